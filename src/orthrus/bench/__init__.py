@@ -1,0 +1,1 @@
+"""Mixed-workload benchmarks: workloads, clients, topologies, reports and plots."""

@@ -1,0 +1,118 @@
+"""The vocabulary that policies, the engine's scheduler and the simulator share.
+
+Sizes are in tokens throughout. The terms are those of the paper (section 3.2): a batch holds embedding
+chunks, prefill chunks and single-token decodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+
+class Kind(StrEnum):
+    """What a row of the batch does."""
+
+    EMBED = "embed"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Refusal(StrEnum):
+    """Why the head of a queue cannot be admitted in this step."""
+
+    SEQUENCE_SLOTS = "sequence_slots"
+    KV_BLOCKS = "kv_blocks"
+    ADAPTER_SLOTS = "adapter_slots"
+    BLOCKED = "blocked"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItem:
+    """One request as a policy sees it.
+
+    `remaining` counts the prompt tokens still to compute; `order` is its rank of arrival (any comparable
+    value, smaller is earlier); `in_flight` says that it already holds its slot and blocks.
+    """
+
+    request_id: str
+    kind: Kind
+    remaining: int
+    order: Any
+    in_flight: bool
+
+
+class WorkQueue(Protocol):
+    """The requests of one kind: those in flight first, then the waiting ones, each in arrival order.
+
+    Iteration is lazy: a policy that looks at three heads costs three heads, whatever waits behind them.
+    """
+
+    @property
+    def remaining(self) -> int:
+        """Tokens still to compute over all requests, in flight and waiting (a running total)."""
+        ...
+
+    def __iter__(self) -> Iterator[WorkItem]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """What a policy is given in each step.
+
+    `budget` is the step's token budget with the decode reservation already taken off; `decode_tokens` is
+    that reservation. `admit` is asked once for each waiting request that a policy wants to start, in the
+    order in which it wants them: None admits it (and its slot, blocks and adapter count as taken for
+    the rest of this step), a Refusal closes its kind for this step. `spare` asks for that many
+    tokens of further opportunities beyond the budget (marked `spare`): an engine uses them when a
+    prefix-cache hit shortens a planned prefill.
+    """
+
+    budget: int
+    decode_tokens: int
+    embed: WorkQueue
+    prefill: WorkQueue
+    admit: Callable[[WorkItem], Refusal | None]
+    spare: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """`tokens` tokens of one request, granted in one step."""
+
+    request_id: str
+    kind: Kind
+    tokens: int
+    spare: bool = False
+
+
+@dataclass(slots=True)
+class Plan:
+    """The ordered work of one step. A request may own several chunks; the engine adds them up.
+
+    `decode` False holds the decodes back in this step (the homogeneous baseline's embedding steps).
+    """
+
+    chunks: list[Chunk] = field(default_factory=list)
+    decode: bool = True
+    refused: dict[Kind, Refusal] = field(default_factory=dict)
+
+
+class Policy(Protocol):
+    """Decides the next step's work. Deterministic: equal inputs give equal plans."""
+
+    name: str
+
+    def plan(self, view: StepView) -> Plan:
+        """The order of this step's chunks; never more than `view.budget` tokens without `spare` ones."""
+        ...
+
+    def settle(self, scheduled: Mapping[Kind, int]) -> None:
+        """Tell the policy how many tokens of each kind really ran in the step last planned."""
+        ...
+
+    def state(self) -> Mapping[str, float]:
+        """The policy's inspectable numbers (credits and the like) for metrics and traces."""
+        ...

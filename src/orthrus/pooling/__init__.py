@@ -1,0 +1,1 @@
+"""Hidden states of chunks become one vector: torch only, one accumulator per head."""

@@ -1,0 +1,1 @@
+"""Vector store and passages for retrieval-augmented generation."""

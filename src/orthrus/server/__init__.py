@@ -1,0 +1,1 @@
+"""The HTTP server of orthrus serve: vLLM's own application plus our routes, errors and metrics."""

@@ -1,0 +1,1 @@
+"""Discrete-event simulation of a cluster on the same policy classes as the engine."""
