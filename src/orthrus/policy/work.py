@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 
 class Kind(StrEnum):
@@ -26,6 +26,8 @@ class Refusal(StrEnum):
     SEQUENCE_SLOTS = "sequence_slots"
     KV_BLOCKS = "kv_blocks"
     ADAPTER_SLOTS = "adapter_slots"
+    TOKEN_BUDGET = "token_budget"
+    """An atomic request (one that may not be chunked) does not fit in what is left of the step."""
     BLOCKED = "blocked"
 
 
@@ -67,7 +69,9 @@ class StepView:
     order in which it wants them: None admits it (and its slot, blocks and adapter count as taken for
     the rest of this step), a Refusal closes its kind for this step. `spare` asks for that many
     tokens of further opportunities beyond the budget (marked `spare`): an engine uses them when a
-    prefix-cache hit shortens a planned prefill.
+    prefix-cache hit shortens a planned prefill. `expected_decode_tokens` are the output tokens that all
+    generations, waiting ones included, are still expected to produce; `oldest_prefill_wait_s` is how long
+    the oldest waiting generation has waited, in seconds. Both serve options of IBS; 0 where these are off.
     """
 
     budget: int
@@ -76,6 +80,8 @@ class StepView:
     prefill: WorkQueue
     admit: Callable[[WorkItem], Refusal | None]
     spare: int = 0
+    expected_decode_tokens: int = 0
+    oldest_prefill_wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +109,13 @@ class Plan:
 class Policy(Protocol):
     """Decides the next step's work. Deterministic: equal inputs give equal plans."""
 
-    name: str
+    name: ClassVar[str]
 
     def plan(self, view: StepView) -> Plan:
-        """The order of this step's chunks; never more than `view.budget` tokens without `spare` ones."""
+        """The order of this step's chunks; never more than `view.budget` tokens without `spare` ones.
+
+        A plan with `decode` False may use the decode reservation too: `budget + decode_tokens`.
+        """
         ...
 
     def settle(self, scheduled: Mapping[Kind, int]) -> None:

@@ -1,0 +1,179 @@
+"""Intra-batch scheduling: the paper's policy (section 4).
+
+Two queues share a step's token budget in proportion to their remaining work. Each scheduling opportunity
+raises both kinds' credit by its share of the tokens given out, and the kind that took them pays for them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from orthrus.policy.cursor import Cursor
+from orthrus.policy.options import PolicyOptions
+from orthrus.policy.work import Kind, Plan, StepView
+
+_TIE = 1e-6
+"""Credits this near to zero are equal: what is left of sums that cancel, far below one token."""
+
+_URGENT = 0.5
+"""A waiting generation is urgent from this part of the TTFT target on; its prefill takes time as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """What settling the last plan needs.
+
+    `contested` are the tokens of embeddings and of generation granted while both kinds could take work, or
+    None if that held for the whole step.
+    """
+
+    embed_share: float
+    embed_work: int
+    prefill_work: int
+    credit_limit: float
+    contested: tuple[int, int] | None
+
+
+class IntraBatchScheduler:
+    """The IBS policy. Its state is one number: `credit`, what embeddings are owed in tokens.
+
+    Generation is owed minus that, so the two credits sum to zero. The share of embeddings is
+    W_e / (W_e + W_g), fixed within a step, over remaining prompt tokens. Rules that the paper leaves open:
+
+    - Tokens given to one kind while the other cannot take any (refused, at its bound, used up) are free:
+      a kind neither owes for what nobody else could use, nor saves up while it is shut out.
+    - A credit never exceeds the largest opportunity, whatever the engine made of the plan.
+    - Equal credits and equal remaining work: generation first.
+    """
+
+    name: ClassVar[str] = "ibs"
+    uses: ClassVar[frozenset[str]] = frozenset(PolicyOptions.__dataclass_fields__)
+
+    __slots__ = ("_credit", "_pending", "_share", "_totals", "options")
+
+    def __init__(self, options: PolicyOptions | None = None) -> None:
+        self.options = options or PolicyOptions()
+        self._credit = 0.0
+        self._share = 0.0
+        self._pending: _Pending | None = None
+        self._totals = dict.fromkeys(Kind, 0)
+
+    def plan(self, view: StepView) -> Plan:
+        """Order this step's chunks; see `Policy.plan`. Credits move on a copy only, until `settle`."""
+        options = self.options
+        embed_left, prefill_left = view.embed.remaining, view.prefill.remaining
+        share = self._embed_share(view)
+        total = view.budget + view.decode_tokens
+        embed_bound = (
+            max(1, int(options.max_embed_share * total)) if options.max_embed_share < 1 else sys.maxsize
+        )
+        embed = Cursor(Kind.EMBED, view.embed, view.admit, options.embed_chunk, embed_bound)
+        prefill = Cursor(Kind.PREFILL, view.prefill, view.admit, options.prefill_chunk or sys.maxsize)
+        both_work = embed_left > 0 and prefill_left > 0
+        credit = self._credit if both_work else 0.0
+        target = options.ttft_target_s
+        # An urgent prefill may run at most one budget into debt, so embeddings are late but never starve.
+        borrow = (
+            view.budget
+            if target is not None and view.oldest_prefill_wait_s >= _URGENT * target
+            else -sys.maxsize
+        )
+        decode = view.decode_tokens if options.count_decode else 0
+        credit += decode * share
+        embed_contested, prefill_contested = 0, decode
+
+        plan = Plan()
+        chunks = plan.chunks
+        budget = view.budget
+        contested: tuple[int, int] | None = None
+        spare = False
+        while True:
+            while budget > 0:
+                if embed.item is None:
+                    if prefill.item is None:
+                        break
+                    budget -= prefill.take(budget, spare, chunks)
+                elif prefill.item is None:
+                    budget -= embed.take(budget, spare, chunks)
+                elif credit >= borrow and (credit > _TIE or (credit >= -_TIE and embed_left > prefill_left)):
+                    tokens = embed.take(budget, spare, chunks)
+                    budget -= tokens
+                    embed_left -= tokens
+                    embed_contested += tokens
+                    credit -= tokens * (1.0 - share)
+                else:
+                    tokens = prefill.take(budget, spare, chunks)
+                    budget -= tokens
+                    prefill_left -= tokens
+                    prefill_contested += tokens
+                    credit += tokens * share
+            if spare:
+                break
+            if embed.item is None or prefill.item is None:
+                contested = (embed_contested, prefill_contested)
+            if view.spare <= 0 or budget > 0 or view.budget <= 0:
+                break
+            spare = True
+            budget = view.spare
+            embed.keep_waiting_only()
+            prefill.keep_waiting_only()
+
+        for cursor in (embed, prefill):
+            if cursor.refusal is not None:
+                plan.refused[cursor.kind] = cursor.refusal
+        self._share = share
+        self._pending = _Pending(
+            share, view.embed.remaining, view.prefill.remaining, self._credit_limit(view), contested
+        )
+        return plan
+
+    def settle(self, scheduled: Mapping[Kind, int]) -> None:
+        """Charge what really ran. ValueError if a count is negative, RuntimeError if nothing was planned."""
+        embed, prefill, decode = (scheduled.get(kind, 0) for kind in Kind)
+        if min(embed, prefill, decode) < 0:
+            raise ValueError(f"scheduled tokens must not be negative: {dict(scheduled)}")
+        pending, self._pending = self._pending, None
+        if pending is None:
+            if embed or prefill or decode:
+                raise RuntimeError("settle() needs a plan() before it: nothing is pending")
+            return
+        self._totals[Kind.EMBED] += embed
+        self._totals[Kind.PREFILL] += prefill
+        self._totals[Kind.DECODE] += decode
+        if embed >= pending.embed_work or prefill >= pending.prefill_work:
+            self._credit = 0.0  # a queue ran empty: it forfeits its credit, and the other its debt
+            return
+        generation = prefill + (decode if self.options.count_decode else 0)
+        if pending.contested is not None:
+            embed = min(embed, pending.contested[0])
+            generation = min(generation, pending.contested[1])
+        share, limit = pending.embed_share, pending.credit_limit
+        credit = self._credit + generation * share - embed * (1.0 - share)
+        self._credit = max(-limit, min(limit, credit))
+
+    def state(self) -> Mapping[str, float]:
+        """Credits (tokens owed to each kind), the last plan's ideal embedding share, tokens run in all."""
+        return {
+            "credit_embed": self._credit,
+            "credit_prefill": -self._credit,
+            "embed_share": self._share,
+            **{f"tokens_{kind}": float(count) for kind, count in self._totals.items()},
+        }
+
+    def _embed_share(self, view: StepView) -> float:
+        embed = view.embed.remaining * self.options.embed_bias
+        generation = view.prefill.remaining + (
+            view.expected_decode_tokens if self.options.count_decode else 0
+        )
+        return embed / (embed + generation) if embed > 0 else 0.0
+
+    def _credit_limit(self, view: StepView) -> float:
+        options = self.options
+        largest = max(options.embed_chunk, options.prefill_chunk or view.budget)
+        limit = min(largest, view.budget)
+        if options.count_decode:
+            limit = max(limit, view.decode_tokens)
+        return float(limit + (view.budget if options.ttft_target_s is not None else 0))
