@@ -32,6 +32,7 @@ HEALTHY = Facts(
     sees_gpu=False,
     libiomp5=Path("/venv/lib/libiomp5.so"),
     tcmalloc=Path("/usr/lib/libtcmalloc_minimal.so.4"),
+    compiler="/usr/bin/g++",
 )
 ON_GPU = replace(
     HEALTHY, accelerator="cuda", sees_gpu=True, libiomp5=None, tcmalloc=None, cpu_flags=frozenset()
@@ -99,6 +100,7 @@ TROUBLE = [
         "intel-openmp==2024.2.1",
     ),
     (replace(HEALTHY, tcmalloc=None), "allocator", Level.WARNING, "optional", "libtcmalloc-minimal4"),
+    (replace(HEALTHY, compiler=None), "compiler", Level.WARNING, "no C++ compiler", "--enforce-eager"),
     (
         replace(HEALTHY, env={"LD_PRELOAD": "/nowhere/libx.so"}),
         "LD_PRELOAD",

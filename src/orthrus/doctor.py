@@ -186,6 +186,17 @@ def check_allocator(facts: Facts) -> Finding:
     return ok("allocator", f"{facts.tcmalloc.name} will be preloaded")
 
 
+def check_compiler(facts: Facts) -> Finding:
+    """A C++ compiler for torch.compile, which the CPU backend uses unless --enforce-eager is given."""
+    if not facts.on_cpu:
+        return ok("compiler", "no C++ compiler is needed on a GPU")
+    if facts.compiler is None:
+        message = "no C++ compiler: torch.compile cannot work on CPU"
+        mend = "apt install g++ (or set CXX), or serve with --enforce-eager"
+        return Finding("compiler", Level.WARNING, message, mend)
+    return ok("compiler", facts.compiler)
+
+
 def check_preload(facts: Facts) -> Finding:
     """LD_PRELOAD names nothing that is missing, and no OpenMP that keeps libiomp5 out."""
     value = facts.env.get("LD_PRELOAD", "")
@@ -222,6 +233,7 @@ CHECKS: tuple[Callable[[Facts], Finding], ...] = (
     check_runner,
     check_openmp,
     check_allocator,
+    check_compiler,
     check_preload,
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,6 +69,7 @@ class Facts:
     sees_gpu: bool
     libiomp5: Path | None
     tcmalloc: Path | None
+    compiler: str | None
     env: Mapping[str, str] = field(default_factory=dict)
     orthrus: str = orthrus.__version__
 
@@ -158,5 +160,6 @@ def gather() -> Facts:
         sees_gpu=sees_gpu,
         libiomp5=preload.find_libiomp5(),
         tcmalloc=preload.find_tcmalloc(),
+        compiler=shutil.which(os.environ.get("CXX", "g++")),
         env=dict(os.environ),
     )
