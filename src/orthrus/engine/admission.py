@@ -1,0 +1,81 @@
+"""Whether the head of a kind can start in this step: slots, adapters and KV blocks, asked per kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orthrus.policy.work import Refusal, WorkItem
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    from orthrus.engine.waiting import WaitingByKind
+
+
+class Admission:
+    """The `admit` of one step's StepView; what it grants counts as taken for the rest of the step.
+
+    It answers before vLLM's `schedule()` runs, with the same arithmetic (v1/core/sched/scheduler.py, the
+    waiting loop; v1/core/kv_cache_manager.py, `allocate_slots`), because there a head that does not
+    fit ends the loop for both kinds.
+    """
+
+    def __init__(self, scheduler: Scheduler, waiting: WaitingByKind, adapters: set[int]) -> None:
+        self._waiting = waiting
+        self._kv = scheduler.kv_cache_manager
+        self._whole_prompt = scheduler.scheduler_reserve_full_isl
+        self._max_model_len = scheduler.max_model_len
+        self._slots = (
+            scheduler.max_num_active_reqs
+            - len(scheduler.running)
+            - scheduler.num_waiting_for_streaming_input
+            - len(scheduler.kv_holding_waiting)
+        )
+        self._adapters = adapters
+        self._max_adapters = scheduler.lora_config.max_loras if scheduler.lora_config else 0
+        self._free_blocks = self._kv.block_pool.get_num_free_blocks()
+        self._watermark = self._kv.watermark_blocks if scheduler.running else 0
+
+    def __call__(self, item: WorkItem) -> Refusal | None:
+        request = self._waiting[item.request_id]
+        if self._slots <= 0:
+            return Refusal.SEQUENCE_SLOTS
+        adapter = request.lora_request.lora_int_id if request.lora_request else 0
+        if adapter and adapter not in self._adapters and len(self._adapters) >= self._max_adapters:
+            return Refusal.ADAPTER_SLOTS
+        if not self._take_blocks(item):
+            return Refusal.KV_BLOCKS
+        self._slots -= 1
+        if adapter:
+            self._adapters.add(adapter)
+        return None
+
+    def _take_blocks(self, item: WorkItem) -> bool:
+        request = self._waiting[item.request_id]
+        tokens = min(request.num_tokens if self._whole_prompt else item.remaining, self._max_model_len)
+        hits = self._kv.empty_kv_cache_blocks
+        cached = 0
+        needed = self._blocks(item, tokens, hits, cached)
+        if needed + self._watermark > self._free_blocks:
+            # Only when memory is short is a cached prefix worth a second look-up.
+            hits, cached, _ = self._kv.get_computed_blocks(request)
+            needed = self._blocks(item, tokens, hits, cached)
+            if needed + self._watermark > self._free_blocks:
+                return False
+        self._free_blocks -= needed
+        return True
+
+    def _blocks(self, item: WorkItem, tokens: int, hits: object, cached: int) -> int:
+        request = self._waiting[item.request_id]
+        needed: int = self._kv.coordinator.get_num_blocks_to_allocate(
+            request_id=item.request_id,
+            num_tokens=tokens,
+            new_computed_blocks=hits.blocks,  # type: ignore[attr-defined]
+            num_encoder_tokens=0,
+            total_computed_tokens=cached,
+            num_local_computed_tokens=cached,
+            num_tokens_main_model=tokens,
+            apply_admission_cap=True,
+            prefill_end=max(request.num_prompt_tokens, request.num_tokens - 1),
+        )
+        return needed

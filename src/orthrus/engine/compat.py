@@ -1,0 +1,101 @@
+"""Every private part of vLLM that Orthrus touches, in one table, with the version check.
+
+Nothing else in Orthrus imports from `vllm.v1` or from vLLM's internals: a new vLLM is a review of this
+file and of `docs/vllm-seam.md`. Names resolve on first use (PEP 562), because importing the model
+runner is slow and an API process never needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vllm.config import PoolerConfig, VllmConfig
+    from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+    from vllm.lora.request import LoRARequest
+    from vllm.outputs import EmbeddingRequestOutput, RequestOutput
+    from vllm.platforms import current_platform
+    from vllm.pooling_params import PoolingParams
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy
+    from vllm.v1.core.sched.scheduler import PauseState, Scheduler
+    from vllm.v1.metrics.prometheus import setup_multiprocess_prometheus
+    from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
+    from vllm.v1.request import Request, RequestStatus
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+    from vllm.v1.worker.cpu_worker import CPUWorker
+    from vllm.v1.worker.gpu_input_batch import InputBatch
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+    from vllm.v1.worker.gpu_worker import Worker as GPUWorker
+
+SUPPORTED_VLLM = "0.32.0"
+
+# name -> (module, attribute). The order is that of one request's way through the engine.
+SEAM: dict[str, tuple[str, str]] = {
+    "EngineArgs": ("vllm.engine.arg_utils", "EngineArgs"),
+    "AsyncEngineArgs": ("vllm.engine.arg_utils", "AsyncEngineArgs"),
+    "VllmConfig": ("vllm.config", "VllmConfig"),
+    "PoolerConfig": ("vllm.config", "PoolerConfig"),
+    "current_platform": ("vllm.platforms", "current_platform"),
+    "PoolingParams": ("vllm.pooling_params", "PoolingParams"),
+    "SamplingParams": ("vllm.sampling_params", "SamplingParams"),
+    "LoRARequest": ("vllm.lora.request", "LoRARequest"),
+    "EmbeddingRequestOutput": ("vllm.outputs", "EmbeddingRequestOutput"),
+    "RequestOutput": ("vllm.outputs", "RequestOutput"),
+    "Request": ("vllm.v1.request", "Request"),
+    "RequestStatus": ("vllm.v1.request", "RequestStatus"),
+    "RequestQueue": ("vllm.v1.core.sched.request_queue", "RequestQueue"),
+    "SchedulingPolicy": ("vllm.v1.core.sched.request_queue", "SchedulingPolicy"),
+    "PauseState": ("vllm.v1.core.sched.scheduler", "PauseState"),
+    "Scheduler": ("vllm.v1.core.sched.scheduler", "Scheduler"),
+    "AsyncScheduler": ("vllm.v1.core.sched.async_scheduler", "AsyncScheduler"),
+    "SchedulerOutput": ("vllm.v1.core.sched.output", "SchedulerOutput"),
+    "CPUWorker": ("vllm.v1.worker.cpu_worker", "CPUWorker"),
+    "GPUWorker": ("vllm.v1.worker.gpu_worker", "Worker"),
+    "InputBatch": ("vllm.v1.worker.gpu_input_batch", "InputBatch"),
+    "GPUModelRunner": ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner"),
+    "CPUModelRunner": ("vllm.v1.worker.cpu_model_runner", "CPUModelRunner"),
+    "ModelRunnerOutput": ("vllm.v1.outputs", "ModelRunnerOutput"),
+    "AsyncModelRunnerOutput": ("vllm.v1.outputs", "AsyncModelRunnerOutput"),
+    "setup_multiprocess_prometheus": ("vllm.v1.metrics.prometheus", "setup_multiprocess_prometheus"),
+}
+
+
+class IncompatibleVllmError(RuntimeError):
+    """The installed vLLM is not one that this Orthrus was written against."""
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module, attribute = SEAM[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    try:
+        value = getattr(importlib.import_module(module), attribute)
+    except AttributeError as error:
+        raise IncompatibleVllmError(
+            f"vLLM {vllm_version()} has no {module}.{attribute}; Orthrus supports vLLM {SUPPORTED_VLLM}. "
+            f"Install that version, or an Orthrus written for yours."
+        ) from error
+    globals()[name] = value
+    return value
+
+
+def vllm_version() -> str:
+    """The version that the vllm module itself reports (distribution names differ between builds)."""
+    import vllm
+
+    return str(vllm.__version__)
+
+
+def check_version() -> None:
+    """Raise IncompatibleVllmError unless the installed vLLM is the supported release (any local build)."""
+    found = vllm_version()
+    if found.split("+")[0] != SUPPORTED_VLLM:
+        raise IncompatibleVllmError(
+            f"Orthrus supports vLLM {SUPPORTED_VLLM}, but {found} is installed. "
+            f"Install it with: pip install 'vllm-orthrus[cuda]' (GPU) or 'vllm-orthrus[cpu]' (CPU)."
+        )

@@ -1,0 +1,123 @@
+"""Orthrus' own settings, how they travel inside vLLM's configuration, and how they change it.
+
+They travel as `additional_config["orthrus"]` (a plain dict, so that every process of vLLM gets them);
+`apply` turns a finished stock VllmConfig into one that runs mixed steps.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from orthrus.engine import compat
+from orthrus.policy.options import PolicyOptions
+from orthrus.policy.registry import POLICIES
+from orthrus.pooling.heads import Head
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+KEY = "orthrus"
+RUNNER_SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
+
+
+class UnsupportedConfigError(ValueError):
+    """A vLLM setting that mixed steps cannot honour; the message names it and the way out."""
+
+
+class OrthrusConfig(BaseModel):
+    """Settings of one engine. Every field is also a flag of `orthrus serve`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    policy: str = "fcfs"
+    policy_options: dict[str, Any] = Field(default_factory=dict)
+    pooling: str | None = None
+    allowed_pooling: tuple[str, ...] = tuple(h.value for h in Head if h is not Head.BUFFERED)
+    trace_steps: str | None = None
+
+    def model_post_init(self, _context: object) -> None:
+        if self.policy not in POLICIES:
+            raise ValueError(f"unknown policy {self.policy!r}; allowed: {', '.join(sorted(POLICIES))}")
+        PolicyOptions(**self.policy_options)
+        for name in (*self.allowed_pooling, *([self.pooling] if self.pooling else [])):
+            Head.parse(name)
+
+    @classmethod
+    def of(cls, vllm_config: VllmConfig) -> OrthrusConfig:
+        """The settings inside a VllmConfig; the defaults where it carries none."""
+        return cls(**(vllm_config.additional_config or {}).get(KEY, {}))
+
+
+def is_requested(additional_config: object) -> bool:
+    """Whether an engine's `additional_config` asks for Orthrus."""
+    return isinstance(additional_config, dict) and KEY in additional_config
+
+
+def choose_runner_generation() -> None:
+    """Select vLLM's V1 model runner, which Orthrus extends, before vLLM reads the switch.
+
+    Raises UnsupportedConfigError when the user has asked for the V2 runner.
+    """
+    if os.environ.get(RUNNER_SWITCH) == "1":
+        raise UnsupportedConfigError(
+            f"{RUNNER_SWITCH}=1 asks for vLLM's V2 model runner, which Orthrus does not support yet; unset it"
+        )
+    os.environ[RUNNER_SWITCH] = "0"
+
+
+def apply(vllm_config: VllmConfig) -> None:
+    """Make a finished VllmConfig run Orthrus' scheduler, worker and pooling. Safe to call twice.
+
+    Runs after vLLM's own validation on purpose: with a pooler config present, vLLM would turn chunked
+    prefill off for mean and CLS pooling and give up full CUDA graphs for decodes, neither of which
+    mixed steps need (vllm/config/model.py, is_chunked_prefill_supported).
+    """
+    OrthrusConfig.of(vllm_config)
+    _refuse_unsupported(vllm_config)
+    worker = "orthrus.engine.worker_cpu.CPUWorker"
+    if not compat.current_platform.is_cpu():
+        worker = "orthrus.engine.worker_gpu.GPUWorker"
+    vllm_config.parallel_config.worker_cls = worker
+    scheduler = vllm_config.scheduler_config
+    scheduler.scheduler_cls = (
+        "orthrus.engine.scheduler.AsyncMixedScheduler"
+        if scheduler.async_scheduling
+        else "orthrus.engine.scheduler.MixedScheduler"
+    )
+    model = vllm_config.model_config
+    if model.pooler_config is None:
+        model.pooler_config = compat.PoolerConfig(
+            task="embed", seq_pooling_type="LAST", tok_pooling_type="ALL", use_activation=True
+        )
+
+
+def _refuse_unsupported(vllm_config: VllmConfig) -> None:
+    model = vllm_config.model_config
+    if model.runner_type != "generate":
+        raise UnsupportedConfigError(
+            f"the model loads with runner {model.runner_type!r}; Orthrus serves generative models "
+            f"(runner 'generate'), which it also lets embed. For an embedding-only model use stock vLLM"
+        )
+    if vllm_config.speculative_config is not None:
+        raise UnsupportedConfigError(
+            "speculative decoding does not work in mixed steps yet; drop --speculative-config"
+        )
+    if model.is_encoder_decoder or model.is_diffusion:
+        raise UnsupportedConfigError("encoder-decoder and diffusion models cannot be served by Orthrus")
+    if model.is_attention_free or model.is_hybrid:
+        raise UnsupportedConfigError(
+            "attention-free and hybrid (Mamba) models cannot be served by Orthrus yet"
+        )
+    if not vllm_config.scheduler_config.enable_chunked_prefill:
+        raise UnsupportedConfigError("Orthrus needs chunked prefill; drop --no-enable-chunked-prefill")
+    if vllm_config.cache_config.kv_sharing_fast_prefill:
+        raise UnsupportedConfigError("--kv-sharing-fast-prefill does not work in mixed steps")
+    if vllm_config.parallel_config.decode_context_parallel_size > 1:
+        raise UnsupportedConfigError("decode context parallelism does not work in mixed steps yet")
+    if vllm_config.use_v2_model_runner:
+        raise UnsupportedConfigError(
+            f"vLLM chose its V2 model runner although {RUNNER_SWITCH}=0; Orthrus needs the V1 runner"
+        )
