@@ -11,25 +11,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vllm.config import PoolerConfig, VllmConfig
-    from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
-    from vllm.lora.request import LoRARequest
-    from vllm.outputs import EmbeddingRequestOutput, RequestOutput
-    from vllm.platforms import current_platform
-    from vllm.pooling_params import PoolingParams
-    from vllm.sampling_params import SamplingParams
-    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-    from vllm.v1.core.sched.output import SchedulerOutput
-    from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy
-    from vllm.v1.core.sched.scheduler import PauseState, Scheduler
-    from vllm.v1.metrics.prometheus import setup_multiprocess_prometheus
-    from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
-    from vllm.v1.request import Request, RequestStatus
-    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
-    from vllm.v1.worker.cpu_worker import CPUWorker
-    from vllm.v1.worker.gpu_input_batch import InputBatch
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-    from vllm.v1.worker.gpu_worker import Worker as GPUWorker
+    from vllm.config import PoolerConfig as PoolerConfig
+    from vllm.config import VllmConfig as VllmConfig
+    from vllm.engine.arg_utils import AsyncEngineArgs as AsyncEngineArgs
+    from vllm.engine.arg_utils import EngineArgs as EngineArgs
+    from vllm.lora.request import LoRARequest as LoRARequest
+    from vllm.outputs import EmbeddingRequestOutput as EmbeddingRequestOutput
+    from vllm.outputs import RequestOutput as RequestOutput
+    from vllm.platforms import current_platform as current_platform
+    from vllm.pooling_params import PoolingParams as PoolingParams
+    from vllm.sampling_params import SamplingParams as SamplingParams
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler as AsyncScheduler
+    from vllm.v1.core.sched.output import SchedulerOutput as SchedulerOutput
+    from vllm.v1.core.sched.request_queue import RequestQueue as RequestQueue
+    from vllm.v1.core.sched.request_queue import SchedulingPolicy as SchedulingPolicy
+    from vllm.v1.core.sched.scheduler import PauseState as PauseState
+    from vllm.v1.core.sched.scheduler import Scheduler as Scheduler
+    from vllm.v1.metrics.prometheus import setup_multiprocess_prometheus as setup_multiprocess_prometheus
+    from vllm.v1.outputs import AsyncModelRunnerOutput as AsyncModelRunnerOutput
+    from vllm.v1.outputs import ModelRunnerOutput as ModelRunnerOutput
+    from vllm.v1.request import Request as Request
+    from vllm.v1.request import RequestStatus as RequestStatus
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner as CPUModelRunner
+    from vllm.v1.worker.cpu_worker import CPUWorker as CPUWorker
+    from vllm.v1.worker.gpu_input_batch import InputBatch as InputBatch
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner as GPUModelRunner
+
 
 SUPPORTED_VLLM = "0.32.0"
 

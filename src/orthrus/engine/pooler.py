@@ -56,8 +56,8 @@ class StepPooler:
     ) -> list[torch.Tensor | None]:
         """Take in the embedding slice `hidden` [n, hidden_size] of one step, k requests in row order.
 
-        `lengths`, `starts` and `prompt_lens` are integers [k]. Returns a float32 vector for each request whose
-        prompt is complete, None for the others; the state of a complete one is freed.
+        `lengths`, `starts` and `prompt_lens` are integers [k]. Returns a float32 vector for each request
+        whose prompt is complete, None for the others; the state of a complete one is freed.
         """
         for i, req_id in enumerate(req_ids):
             if starts[i] == 0 or req_id not in self._slots:

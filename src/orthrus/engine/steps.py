@@ -101,7 +101,7 @@ class StepRecorder:
 
 
 class _StepMetrics:
-    """Prometheus metrics of the engine process; the API process collects them through the shared directory."""
+    """Metrics of the engine process, which the API process collects through a shared directory."""
 
     def __init__(self) -> None:
         from prometheus_client import Counter, Gauge, Histogram
