@@ -14,7 +14,7 @@ TOLERANCE = 1e-6
 requests = st.lists(st.tuples(st.sampled_from(list(Head)), st.integers(1, 200)), min_size=1, max_size=9)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(requests=requests, dtype=st.sampled_from([torch.bfloat16, torch.float32]), data=st.data())
 def test_interleaved_chunks_give_the_one_pass_vectors(requests, dtype, data):
     seed = data.draw(st.integers(0, 2**31))
@@ -51,11 +51,11 @@ def test_interleaved_chunks_give_the_one_pass_vectors(requests, dtype, data):
         assert relative_l2(done[request], want) < TOLERANCE, (head, dtype)
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 16, 17, 256, 4095, 4096])
+@pytest.mark.parametrize("chunk", [1, 7, 17, 256, 2047, 2048])
 @pytest.mark.parametrize("head", [Head.MEAN, Head.WEIGHTED_MEAN])
 def test_equal_values_do_not_drift_with_the_number_of_chunks(head, chunk):
     # The worst case of a plain float32 running sum: every addition rounds the same way.
-    hidden = torch.full((4096, WIDTH), 0.1) + torch.linspace(0, 0.05, WIDTH)
+    hidden = torch.full((2048, WIDTH), 0.1) + torch.linspace(0, 0.05, WIDTH)
     bank = make_bank()
     bank.open(0, head, len(hidden))
     for start in range(0, len(hidden), chunk):
