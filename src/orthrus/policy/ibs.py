@@ -45,7 +45,7 @@ class IntraBatchScheduler:
 
     - Tokens given to one kind while the other cannot take any (refused, at its bound, used up) are free:
       a kind neither owes for what nobody else could use, nor saves up while it is shut out.
-    - A credit never exceeds the largest opportunity, whatever the engine made of the plan.
+    - A credit never exceeds the largest opportunity so far, whatever the engine made of the plans.
     - Equal credits and equal remaining work: generation first.
     """
 
@@ -150,7 +150,9 @@ class IntraBatchScheduler:
         if pending.contested is not None:
             embed = min(embed, pending.contested[0])
             generation = min(generation, pending.contested[1])
-        share, limit = pending.embed_share, pending.credit_limit
+        share = pending.embed_share
+        # A step with a small budget must not cut a credit that a larger one left.
+        limit = max(pending.credit_limit, abs(self._credit))
         credit = self._credit + generation * share - embed * (1.0 - share)
         self._credit = max(-limit, min(limit, credit))
 

@@ -56,9 +56,9 @@ class KindQueue:
         changes = self._changes
         for section in (self._flying, self._waiting):
             for entry in section:
+                yield items[entry[2]]
                 if self._changes != changes:
                     raise RuntimeError(f"the {self.kind} queue was changed while it was iterated")
-                yield items[entry[2]]
 
     def get(self, request_id: str) -> WorkItem:
         """The request as it stands; KeyError if it is not queued."""

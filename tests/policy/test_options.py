@@ -1,0 +1,57 @@
+"""Options are checked where they are made."""
+
+import math
+
+import pytest
+
+from orthrus.policy.options import OptionError, PolicyOptions
+
+
+def test_defaults_are_the_papers():
+    options = PolicyOptions()
+    assert (options.embed_chunk, options.prefill_chunk, options.embed_bias) == (256, 0, 1.0)
+    assert (options.max_embed_share, options.count_decode, options.ttft_target_s) == (1.0, False, None)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("embed_chunk", 0, "embed_chunk is 0, must be a whole number of at least 1"),
+        ("embed_chunk", 1.5, "embed_chunk is 1.5, must be a whole number of at least 1"),
+        ("embed_chunk", True, "embed_chunk is True, must be a whole number of at least 1"),
+        ("prefill_chunk", -1, "prefill_chunk is -1, must be a whole number of at least 0"),
+        ("embed_bias", 0, "embed_bias is 0, must be a finite number greater than 0"),
+        ("embed_bias", math.nan, "embed_bias is nan, must be a finite number greater than 0"),
+        ("embed_bias", math.inf, "embed_bias is inf, must be a finite number greater than 0"),
+        (
+            "max_embed_share",
+            0.0,
+            "max_embed_share is 0.0, must be a finite number greater than 0 and at most 1",
+        ),
+        (
+            "max_embed_share",
+            1.01,
+            "max_embed_share is 1.01, must be a finite number greater than 0 and at most 1",
+        ),
+        (
+            "max_embed_share",
+            "1",
+            "max_embed_share is '1', must be a finite number greater than 0 and at most 1",
+        ),
+        ("count_decode", 1, "count_decode is 1, must be true or false"),
+        (
+            "ttft_target_s",
+            0,
+            "ttft_target_s is 0, must be a finite number greater than 0 of seconds, or none",
+        ),
+    ],
+)
+def test_bad_values_are_named(field, value, message):
+    with pytest.raises(OptionError) as caught:
+        PolicyOptions(**{field: value})
+    assert str(caught.value) == message
+    assert caught.value.field == field
+
+
+def test_limits_are_allowed():
+    PolicyOptions(embed_chunk=1, prefill_chunk=1, embed_bias=0.01, max_embed_share=0.01, ttft_target_s=0.001)
