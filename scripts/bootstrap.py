@@ -72,6 +72,11 @@ def read_lock(lock: Path, python: str, machine: str) -> dict[str, str]:
     return pins
 
 
+def is_finished(info: Path) -> bool:
+    """True if pip got to the end of a package: it writes INSTALLER after the files and RECORD last of all."""
+    return (info / "INSTALLER").is_file() and (info / "RECORD").is_file()
+
+
 class Environment:
     """One virtual environment of one checkout, and what is needed to bring it up to date."""
 
@@ -133,13 +138,15 @@ class Environment:
         """The folder packages are installed in."""
         return self.folder / "lib" / f"python{python}" / "site-packages"
 
-    def forget_unfinished(self, python: str) -> None:
-        """Delete the metadata of packages that pip was interrupted in, so that it installs them again.
+    def has_pip(self, python: str) -> bool:
+        """False where the making of the environment was interrupted: pip comes last in it."""
+        infos = list(self.site_packages(python).glob("pip-*.dist-info"))
+        return (self.folder / "bin" / "pip").exists() and any(map(is_finished, infos))
 
-        pip writes INSTALLER after a package's files and RECORD last of all.
-        """
+    def forget_unfinished(self, python: str) -> None:
+        """Delete the metadata of packages that pip was interrupted in, so that it installs them again."""
         for info in self.site_packages(python).glob("*.dist-info"):
-            if not ((info / "INSTALLER").is_file() and (info / "RECORD").is_file()):
+            if not is_finished(info):
                 say(f"{info.name.removesuffix('.dist-info')} was left unfinished; installing it again")
                 shutil.rmtree(info)
 
@@ -212,8 +219,8 @@ def bring_up_to_date(environment: Environment) -> None:
     """Create the environment if need be, install what is missing, then write the stamp."""
     started = time.monotonic()
     version = environment.python_version()
-    pip_there = bool(version) and (environment.site_packages(version) / "pip" / "__main__.py").is_file()
-    if not pip_there or version not in {f"{major}.{minor}" for major, minor in SUPPORTED}:
+    supported = version in {f"{major}.{minor}" for major, minor in SUPPORTED}
+    if not (supported and environment.has_pip(version)):
         environment.create()
         version = environment.python_version()
     environment.stamp.unlink(missing_ok=True)

@@ -36,9 +36,10 @@ def checkout(tmp_path: Path) -> Path:
     (root / "requirements" / "cpu.lock").write_text("# pins\ntorch==2.0+cpu\nalpha-one==1.0\nbeta==2.0\n")
     (root / "pyproject.toml").write_text("[project]\n")
     site = root / ".venv" / "lib" / f"python{PYTHON}" / "site-packages"
-    (site / "pip").mkdir(parents=True)
-    (site / "pip" / "__main__.py").touch()
+    site.mkdir(parents=True)
+    put_package(root, "pip", "26.0")
     (root / ".venv" / "bin").mkdir()
+    (root / ".venv" / "bin" / "pip").touch()
     (root / ".venv" / "bin" / "python").symlink_to(sys.executable)
     (root / ".venv" / "pyvenv.cfg").write_text(f"home = /usr/bin\nversion = {PYTHON}.9\n")
     return root
@@ -199,6 +200,14 @@ def test_a_half_made_environment_is_made_anew(checkout: Path) -> None:
     assert environment.python_version() == PYTHON
     assert "pip" in environment.installed(PYTHON)
     assert environment.is_current()
+
+
+@pytest.mark.parametrize("lost", ["bin/pip", f"lib/python{PYTHON}/site-packages/pip-26.0.dist-info/RECORD"])
+def test_an_environment_without_a_whole_pip_is_unfinished(checkout: Path, lost: str) -> None:
+    environment = bootstrap.Environment(checkout)
+    assert environment.has_pip(PYTHON)
+    (checkout / ".venv" / lost).unlink()
+    assert not environment.has_pip(PYTHON)
 
 
 def test_a_folder_that_is_no_environment_is_left_alone(checkout: Path) -> None:
