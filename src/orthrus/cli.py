@@ -35,6 +35,9 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {
+    "serve": Command(
+        "orthrus.server.command:main", "Serve a model: chat, completions and embeddings.", raw=True
+    ),
     "doctor": Command("orthrus.cli_doctor:doctor", "Check this installation and say how to mend it."),
 }
 

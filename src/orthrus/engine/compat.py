@@ -15,12 +15,27 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig as VllmConfig
     from vllm.engine.arg_utils import AsyncEngineArgs as AsyncEngineArgs
     from vllm.engine.arg_utils import EngineArgs as EngineArgs
+    from vllm.entrypoints.cli.serve import ServeSubcommand as ServeSubcommand
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser as make_arg_parser
+    from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args as validate_parsed_serve_args
+    from vllm.entrypoints.pooling.embed.io_processor import EmbedIOProcessor as EmbedIOProcessor
+    from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest as EmbeddingRequest
+    from vllm.entrypoints.pooling.embed.serving import ServingEmbedding as ServingEmbedding
+    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup as cli_env_setup
+    from vllm.entrypoints.serve.utils.api_utils import load_aware_call as load_aware_call
+    from vllm.entrypoints.serve.utils.api_utils import validate_json_request as validate_json_request
+    from vllm.entrypoints.serve.utils.api_utils import with_cancellation as with_cancellation
+    from vllm.exceptions import GenerationError as GenerationError
+    from vllm.exceptions import GracefulHTTPError as GracefulHTTPError
+    from vllm.exceptions import VLLMValidationError as VLLMValidationError
+    from vllm.logger import configure_logging_from_args as configure_logging_from_args
     from vllm.lora.request import LoRARequest as LoRARequest
     from vllm.outputs import EmbeddingRequestOutput as EmbeddingRequestOutput
     from vllm.outputs import RequestOutput as RequestOutput
     from vllm.platforms import current_platform as current_platform
     from vllm.pooling_params import PoolingParams as PoolingParams
     from vllm.sampling_params import SamplingParams as SamplingParams
+    from vllm.utils.argparse_utils import FlexibleArgumentParser as FlexibleArgumentParser
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler as AsyncScheduler
     from vllm.v1.core.sched.output import SchedulerOutput as SchedulerOutput
     from vllm.v1.core.sched.request_queue import RequestQueue as RequestQueue
@@ -52,6 +67,21 @@ SEAM: dict[str, tuple[str, str]] = {
     "LoRARequest": ("vllm.lora.request", "LoRARequest"),
     "EmbeddingRequestOutput": ("vllm.outputs", "EmbeddingRequestOutput"),
     "RequestOutput": ("vllm.outputs", "RequestOutput"),
+    "VLLMValidationError": ("vllm.exceptions", "VLLMValidationError"),
+    "GenerationError": ("vllm.exceptions", "GenerationError"),
+    "GracefulHTTPError": ("vllm.exceptions", "GracefulHTTPError"),
+    "FlexibleArgumentParser": ("vllm.utils.argparse_utils", "FlexibleArgumentParser"),
+    "configure_logging_from_args": ("vllm.logger", "configure_logging_from_args"),
+    "cli_env_setup": ("vllm.entrypoints.serve.utils.api_utils", "cli_env_setup"),
+    "make_arg_parser": ("vllm.entrypoints.launchers.cli_args", "make_arg_parser"),
+    "validate_parsed_serve_args": ("vllm.entrypoints.launchers.cli_args", "validate_parsed_serve_args"),
+    "ServeSubcommand": ("vllm.entrypoints.cli.serve", "ServeSubcommand"),
+    "validate_json_request": ("vllm.entrypoints.serve.utils.api_utils", "validate_json_request"),
+    "with_cancellation": ("vllm.entrypoints.serve.utils.api_utils", "with_cancellation"),
+    "load_aware_call": ("vllm.entrypoints.serve.utils.api_utils", "load_aware_call"),
+    "EmbeddingRequest": ("vllm.entrypoints.pooling.embed.protocol", "EmbeddingRequest"),
+    "EmbedIOProcessor": ("vllm.entrypoints.pooling.embed.io_processor", "EmbedIOProcessor"),
+    "ServingEmbedding": ("vllm.entrypoints.pooling.embed.serving", "ServingEmbedding"),
     "Request": ("vllm.v1.request", "Request"),
     "RequestStatus": ("vllm.v1.request", "RequestStatus"),
     "RequestQueue": ("vllm.v1.core.sched.request_queue", "RequestQueue"),

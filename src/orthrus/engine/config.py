@@ -36,6 +36,7 @@ class OrthrusConfig(BaseModel):
     policy_options: dict[str, Any] = Field(default_factory=dict)
     pooling: str | None = None
     allowed_pooling: tuple[str, ...] = tuple(h.value for h in Head if h is not Head.BUFFERED)
+    matryoshka: bool = False
     trace_steps: str | None = None
 
     def model_post_init(self, _context: object) -> None:

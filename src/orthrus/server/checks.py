@@ -1,0 +1,171 @@
+"""What an embeddings request may contain: pure checks of the JSON body, before the engine sees anything.
+
+Each finding becomes a RequestError that names the field (and the position in the input) and what is
+allowed; `check_embedding` returns the body in the form that vLLM's own request models take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+ENCODINGS = ("float", "base64", "bytes", "bytes_only")
+
+
+class RequestError(ValueError):
+    """A request that is refused with `status`; `param` is the field at fault."""
+
+    def __init__(self, message: str, param: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.param = param
+        self.status = status
+
+
+@dataclass(frozen=True)
+class EmbeddingLimits:
+    """What this server serves. Lengths are in tokens."""
+
+    max_model_len: int
+    vocab_size: int
+    native_size: int
+    max_inputs: int
+    allowed_pooling: tuple[str, ...]
+    smaller_dimensions: bool
+
+
+def check_embedding(body: object, limits: EmbeddingLimits) -> dict[str, Any]:
+    """The request body, checked and normalised. Raises RequestError."""
+    if not isinstance(body, dict):
+        raise RequestError("the request body must be a JSON object", "body")
+    request = dict(body)
+    if "input" not in request and "messages" not in request:
+        raise RequestError("'input' (or 'messages') is required", "input")
+    _check_encoding(request)
+    _check_pooling(request, limits)
+    _check_dimensions(request, limits)
+    _check_truncation(request, limits)
+    if "input" in request:
+        _check_input(request["input"], limits, truncated=request.get("truncate_prompt_tokens") is not None)
+    return request
+
+
+def _check_encoding(request: dict[str, Any]) -> None:
+    encoding = request.get("encoding_format")
+    if encoding is None:
+        request.pop("encoding_format", None)
+        return
+    if not isinstance(encoding, str) or encoding not in ENCODINGS:
+        raise RequestError(
+            f"encoding_format is {_short(encoding)}; allowed: {', '.join(ENCODINGS)}", "encoding_format"
+        )
+    if encoding == "base64":
+        request.setdefault("endianness", "little")
+
+
+def _check_pooling(request: dict[str, Any], limits: EmbeddingLimits) -> None:
+    pooling = request.get("pooling")
+    if pooling is not None and (not isinstance(pooling, str) or pooling not in limits.allowed_pooling):
+        raise RequestError(
+            f"pooling is {_short(pooling)}; allowed: {', '.join(limits.allowed_pooling)}", "pooling"
+        )
+    normalize = request.pop("normalize", None)
+    if normalize is None:
+        return
+    if not isinstance(normalize, bool):
+        raise RequestError(f"normalize is {_short(normalize)}; allowed: true or false", "normalize")
+    request["use_activation"] = normalize
+
+
+def _check_dimensions(request: dict[str, Any], limits: EmbeddingLimits) -> None:
+    dimensions = request.get("dimensions")
+    if dimensions is None or (_is_int(dimensions) and dimensions == limits.native_size):
+        request.pop("dimensions", None)
+        return
+    if not limits.smaller_dimensions:
+        raise RequestError(
+            f"dimensions is {_short(dimensions)}; this model gives {limits.native_size} dimensions only "
+            f"(an operator may allow fewer with --matryoshka)",
+            "dimensions",
+        )
+    if not _is_int(dimensions) or not 1 <= dimensions <= limits.native_size:
+        raise RequestError(
+            f"dimensions is {_short(dimensions)}; allowed: 1 to {limits.native_size}", "dimensions"
+        )
+
+
+def _check_truncation(request: dict[str, Any], limits: EmbeddingLimits) -> None:
+    truncation = request.get("truncate_prompt_tokens")
+    if truncation is None:
+        request.pop("truncate_prompt_tokens", None)
+        return
+    if not _is_int(truncation) or not (truncation == -1 or 1 <= truncation <= limits.max_model_len):
+        raise RequestError(
+            f"truncate_prompt_tokens is {_short(truncation)}; allowed: 1 to {limits.max_model_len}, "
+            f"or -1 for the model's limit",
+            "truncate_prompt_tokens",
+        )
+
+
+def _check_input(given: Any, limits: EmbeddingLimits, *, truncated: bool) -> None:
+    if isinstance(given, str):
+        if not given:
+            raise RequestError("input is an empty string; give at least one character", "input")
+        return
+    if not isinstance(given, list):
+        raise RequestError(
+            f"input is {_short(given)}; allowed: a string, a list of strings, a list of token ids, "
+            f"or a list of lists of token ids",
+            "input",
+        )
+    if not given:
+        raise RequestError("input is an empty list; give at least one text or token id", "input")
+    if all(isinstance(item, dict) for item in given):
+        return
+    if all(_is_int(item) for item in given):
+        _check_token_ids(given, "input", limits, truncated=truncated)
+        return
+    if len(given) > limits.max_inputs:
+        raise RequestError(
+            f"input has {len(given)} items; at most {limits.max_inputs} are allowed in one request",
+            "input",
+            status=422,
+        )
+    kind = type(given[0])
+    for i, item in enumerate(given):
+        _check_item(item, f"input[{i}]", kind, limits, truncated=truncated)
+
+
+def _check_item(item: Any, where: str, kind: type, limits: EmbeddingLimits, *, truncated: bool) -> None:
+    if not isinstance(item, str | list) or type(item) is not kind:
+        raise RequestError(
+            f"{where} is {_short(item)}; all items must be strings, or all lists of token ids", "input"
+        )
+    if not item:
+        raise RequestError(f"{where} is empty; give at least one character or token id", "input")
+    if isinstance(item, list) and not all(isinstance(message, dict) for message in item):
+        _check_token_ids(item, where, limits, truncated=truncated)
+
+
+def _check_token_ids(ids: list[Any], where: str, limits: EmbeddingLimits, *, truncated: bool) -> None:
+    for i, token_id in enumerate(ids):
+        if not _is_int(token_id) or not 0 <= token_id < limits.vocab_size:
+            raise RequestError(
+                f"{where}[{i}] is {_short(token_id)}; token ids are whole numbers from 0 to "
+                f"{limits.vocab_size - 1}",
+                "input",
+            )
+    if not truncated and len(ids) > limits.max_model_len:
+        raise RequestError(
+            f"{where} has {len(ids)} tokens; this model takes at most {limits.max_model_len} "
+            f"(truncate_prompt_tokens cuts longer inputs)",
+            "input",
+        )
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

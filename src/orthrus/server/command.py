@@ -1,0 +1,54 @@
+"""`orthrus serve`: vLLM's server with every vLLM flag, running mixed steps."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import entry_points
+
+from orthrus.preload import reexec_with_preload
+
+PLUGIN = "orthrus"
+PLUGIN_GROUPS = (
+    "vllm.general_plugins",
+    "vllm.platform_plugins",
+    "vllm.io_processor_plugins",
+    "vllm.stat_logger_plugins",
+)
+
+
+def main(argv: list[str]) -> int:
+    """Serve until stopped; `argv` is what follows `orthrus serve`. Returns the exit status."""
+    if "--no-preload" not in argv:
+        reexec_with_preload()
+    from orthrus.engine.config import choose_runner_generation
+    from orthrus.server import vllm_server
+    from orthrus.server.flags import add_flags, settings
+
+    parser = vllm_server.build_parser("orthrus serve")
+    add_flags(parser)
+    args = parser.parse_args(argv)
+    vllm_server.resolve_model(args)
+    try:
+        choose_runner_generation()
+        args.additional_config = settings(args)
+    except ValueError as error:
+        parser.error(str(error))
+    allow_plugins()
+    vllm_server.share_metrics()
+    return vllm_server.run(args)
+
+
+def allow_plugins() -> None:
+    """Name our endpoint plugin in VLLM_PLUGINS, which vLLM demands, and keep every other plugin as it was."""
+    if "VLLM_PLUGINS" in os.environ:
+        names = os.environ["VLLM_PLUGINS"].split(",")
+    else:
+        ours_only_by_name = {point.name for point in entry_points(group="vllm.endpoint_plugins")} - {PLUGIN}
+        names = [point.name for group in PLUGIN_GROUPS for point in entry_points(group=group)]
+        names = [name for name in names if name not in ours_only_by_name]
+    os.environ["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*filter(None, names), PLUGIN]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

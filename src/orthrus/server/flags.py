@@ -1,0 +1,78 @@
+"""The flags that `orthrus serve` adds to vLLM's, and how they become an engine's settings."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from typing import Any
+
+from orthrus.engine.config import KEY, OrthrusConfig
+from orthrus.policy.options import PolicyOptions
+from orthrus.policy.registry import POLICIES
+from orthrus.pooling.heads import Head
+
+POLICY_FLAGS: dict[str, tuple[type, str]] = {
+    "embed_chunk": (int, "most tokens of one embedding per scheduling opportunity"),
+    "prefill_chunk": (int, "most tokens of one prefill per scheduling opportunity; 0: no limit"),
+    "embed_bias": (float, "weight of a waiting embedding token against a waiting prefill token"),
+    "max_embed_share": (float, "upper bound on the embeddings' part of a step's token budget"),
+    "ttft_target_s": (float, "time to first token to aim at, in seconds"),
+}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add Orthrus' own flags to vLLM's parser."""
+    group = parser.add_argument_group("Orthrus", "Embeddings and generation in the same steps.")
+    group.add_argument(
+        "--policy", choices=sorted(POLICIES), default=OrthrusConfig().policy, help="batch policy"
+    )
+    heads = [head.value for head in Head]
+    group.add_argument(
+        "--pooling",
+        choices=heads,
+        default=None,
+        help="default head (else the checkpoint's, else mean)",
+    )
+    group.add_argument(
+        "--matryoshka",
+        action="store_true",
+        help="let requests ask for fewer dimensions",
+    )
+    defaults = PolicyOptions()
+    for name, (kind, text) in POLICY_FLAGS.items():
+        flag = "--" + name.replace("_", "-")
+        group.add_argument(flag, type=kind, default=None, help=f"{text} (default: {getattr(defaults, name)})")
+    group.add_argument(
+        "--count-decode", action="store_true", help="count expected decode tokens as generation work"
+    )
+    group.add_argument("--trace-steps", metavar="FILE", default=None, help="write a JSON line a step to FILE")
+    group.add_argument(
+        "--max-embedding-inputs", type=int, default=2048, help="most inputs of one embeddings request"
+    )
+    group.add_argument("--max-request-bytes", type=int, default=32 * 2**20, help="largest request body")
+    group.add_argument(
+        "--max-open-requests", type=int, default=4096, help="open requests from which on the answer is 429"
+    )
+    group.add_argument(
+        "--no-preload", action="store_true", help="do not preload libiomp5 and tcmalloc on the CPU backend"
+    )
+
+
+def settings(args: argparse.Namespace) -> dict[str, Any]:
+    """`additional_config` for the parsed flags, with the user's own entries kept.
+
+    Raises ValueError (pydantic's or PolicyOptions') for a value that is not allowed.
+    """
+    options = {name: value for name in POLICY_FLAGS if (value := getattr(args, name)) is not None}
+    if args.count_decode:
+        options["count_decode"] = True
+    known = {field.name for field in fields(PolicyOptions)}
+    assert options.keys() <= known
+    config = OrthrusConfig(
+        policy=args.policy,
+        policy_options=options,
+        pooling=args.pooling,
+        matryoshka=args.matryoshka,
+        trace_steps=args.trace_steps,
+    )
+    return {**(args.additional_config or {}), KEY: config.model_dump(mode="json", exclude_defaults=True)}

