@@ -1,0 +1,77 @@
+"""What the demo's measurements say, in words that do not promise more than was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from orthrus.demo.metrics import Counters
+
+ABOUT_EQUAL = 0.05
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A finished phase: what the server's counters grew by, and the chats' timings in seconds.
+
+    `gaps` are times between two pieces of a stream, `first_tokens` times from a request to its first piece.
+    """
+
+    counters: Counters
+    passages: int
+    gaps: tuple[float, ...]
+    first_tokens: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Wall time."""
+        return self.counters.time
+
+
+def milliseconds(values: tuple[float, ...]) -> str:
+    """The median, to the millisecond; "not measured" without values."""
+    return f"{median(values) * 1000:.0f} ms" if values else "not measured"
+
+
+def phase_line(name: str, phase: Phase) -> str:
+    """A finished phase in one line."""
+    tokens = phase.counters.tokens
+    parts = [f"{name}: {phase.seconds:.1f} s"]
+    if phase.passages:
+        parts.append(f"{phase.passages} passages, {phase.counters.rate('embed'):.0f} embedding tokens/s")
+    if tokens["decode"]:
+        parts.append(f"{phase.counters.rate('decode'):.0f} generated tokens/s")
+    return ", ".join(parts)
+
+
+def verdict(together: float, apart: float) -> str:
+    """One sentence that compares the two times."""
+    ratio = apart / together
+    if abs(ratio - 1) <= ABOUT_EQUAL:
+        return "Together took about as long: mixing cost nothing and saved nothing here."
+    if ratio > 1:
+        return f"Together was {ratio:.2f} times as fast."
+    return f"Together was slower: it took {1 / ratio:.2f} times as long."
+
+
+def summary(embed: Phase, chat: Phase, both: Phase, chats: int) -> list[str]:
+    """The closing lines, from the phases of embeddings alone, chats alone, and both together."""
+    tokens, steps = both.counters.tokens, both.counters.steps
+    embed_rate, chat_rate = embed.counters.rate("embed"), chat.counters.rate("decode")
+    embed_alone, chat_alone = tokens["embed"] / embed_rate, tokens["decode"] / chat_rate
+    apart = embed_alone + chat_alone
+    return [
+        f"Together: {both.passages} passages ({tokens['embed']:.0f} tokens) embedded and"
+        f" {tokens['decode']:.0f} tokens generated for {chats} chats in {both.seconds:.1f} s.",
+        f"Steps: {steps.get('mixed', 0):.0f} of {sum(steps.values()):.0f}"
+        f" ({both.counters.mixed_share:.0%}) held both kinds.",
+        f"Alone, measured on the same server just before: embeddings {embed_rate:.0f} tokens/s"
+        f" ({embed.passages} passages in {embed.seconds:.1f} s),"
+        f" chats {chat_rate:.0f} tokens/s (over {chat.seconds:.1f} s).",
+        f"At those speeds the embeddings alone take {embed_alone:.1f} s and the chats alone"
+        f" {chat_alone:.1f} s: {apart:.1f} s one after the other, {both.seconds:.1f} s together."
+        f" {verdict(both.seconds, apart)}",
+        f"A chat's first token came after {milliseconds(chat.first_tokens)} alone and"
+        f" {milliseconds(both.first_tokens)} beside the embeddings, each next one after"
+        f" {milliseconds(chat.gaps)} alone and {milliseconds(both.gaps)} beside them (medians).",
+    ]
