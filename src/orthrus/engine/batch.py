@@ -92,9 +92,8 @@ class MixedInputBatch(InputBatch):
 
     def _make_sampling_metadata(self) -> SamplingMetadata:
         metadata = super()._make_sampling_metadata()
-        rows = self.num_reqs
-        if len(metadata.output_token_ids) > rows:
-            metadata.output_token_ids = metadata.output_token_ids[:rows]
-        if metadata.spec_token_ids and len(metadata.spec_token_ids) > rows:
-            metadata.spec_token_ids = metadata.spec_token_ids[:rows]
+        # vLLM hands out its live lists; later embeddings would lengthen those without a new metadata.
+        metadata.output_token_ids = metadata.output_token_ids[: self.num_reqs]
+        if metadata.spec_token_ids is not None:
+            metadata.spec_token_ids = metadata.spec_token_ids[: self.num_reqs]
         return metadata
