@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,7 @@ HEALTHY = Facts(
     libiomp5=Path("/venv/lib/libiomp5.so"),
     tcmalloc=Path("/usr/lib/libtcmalloc_minimal.so.4"),
     compiler="/usr/bin/g++",
+    cache=Path(tempfile.gettempdir()) / "orthrus",
 )
 ON_GPU = replace(
     HEALTHY, accelerator="cuda", sees_gpu=True, libiomp5=None, tcmalloc=None, cpu_flags=frozenset()
@@ -140,11 +142,16 @@ def test_broken_companions_are_uninstalled_together() -> None:
 
 
 def test_the_cache_folder_need_not_exist_but_must_be_writable(tmp_path: Path) -> None:
-    assert doctor.check_cache(tmp_path / "a" / "b").level is Level.OK
+    assert doctor.check_cache(replace(HEALTHY, cache=tmp_path / "a" / "b")).level is Level.OK
     (tmp_path / "file").touch()
-    finding = doctor.check_cache(tmp_path / "file" / "orthrus")
+    finding = doctor.check_cache(replace(HEALTHY, cache=tmp_path / "file" / "orthrus"))
     assert finding.level is Level.PROBLEM
     assert "XDG_CACHE_HOME" in finding.mend
+
+
+def test_the_cache_folder_follows_the_xdg_variable(tmp_path: Path) -> None:
+    assert doctor_facts.cache_folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "orthrus"
+    assert doctor_facts.cache_folder({"XDG_CACHE_HOME": ""}) == Path.home() / ".cache" / "orthrus"
 
 
 def test_the_probe_reads_what_happened_to_each_import() -> None:

@@ -213,8 +213,9 @@ def check_preload(facts: Facts) -> Finding:
     return ok("LD_PRELOAD", value or "empty; orthrus serve sets it by itself on CPU")
 
 
-def check_cache(folder: Path) -> Finding:
+def check_cache(facts: Facts) -> Finding:
     """The cache folder, or the nearest parent that exists, can be written to."""
+    folder = facts.cache
     nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
         return ok("cache folder", str(folder))
@@ -235,6 +236,7 @@ CHECKS: tuple[Callable[[Facts], Finding], ...] = (
     check_allocator,
     check_compiler,
     check_preload,
+    check_cache,
 )
 
 

@@ -70,6 +70,7 @@ class Facts:
     libiomp5: Path | None
     tcmalloc: Path | None
     compiler: str | None
+    cache: Path
     env: Mapping[str, str] = field(default_factory=dict)
     orthrus: str = orthrus.__version__
 
@@ -145,6 +146,12 @@ def available_memory(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("
     return available if limit == "max" else max(0, min(available, int(limit) - used))
 
 
+def cache_folder(env: Mapping[str, str]) -> Path:
+    """Where Orthrus keeps what it fetches: `orthrus` in XDG_CACHE_HOME, else in ~/.cache."""
+    base = env.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base else Path.home() / ".cache") / "orthrus"
+
+
 def gather() -> Facts:
     """Look at this machine; takes as long as importing vLLM does, a few seconds."""
     packages, sees_gpu = import_packages()
@@ -161,5 +168,6 @@ def gather() -> Facts:
         libiomp5=preload.find_libiomp5(),
         tcmalloc=preload.find_tcmalloc(),
         compiler=shutil.which(os.environ.get("CXX", "g++")),
+        cache=cache_folder(os.environ),
         env=dict(os.environ),
     )
