@@ -38,7 +38,6 @@ COMMANDS: dict[str, Command] = {
     "serve": Command(
         "orthrus.server.command:main", "Serve a model: chat, completions and embeddings.", raw=True
     ),
-    "demo": Command("orthrus.demo.command:demo", "Watch one engine chat and embed at the same time."),
     "simulate": Command("orthrus.cli_simulate:app", "Run simulations on the engine's scheduling policies."),
     "doctor": Command("orthrus.cli_doctor:doctor", "Check this installation and say how to mend it."),
 }
