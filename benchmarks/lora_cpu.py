@@ -38,7 +38,11 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--adapters", type=int, default=1, help="adapters, given to the requests in turn")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
-    parser.add_argument("--compile", action="store_true", help="without it the engines run eagerly")
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile the base engine (vLLM never does with LoRA on the CPU)",
+    )
     parser.add_argument("--core", default="0", help="CPU core that all engines are bound to")
     parser.add_argument("--fast-only", action="store_true")
     parser.add_argument("--profile", action="store_true", help="print torch.profiler's table for Orthrus")

@@ -3,7 +3,6 @@
 from vllm.lora.layers import LoRAMapping
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 from vllm.platforms.cpu import CpuPlatform
-from vllm.utils.torch_utils import direct_register_custom_op
 
 STOCK_CPU_WRAPPER = "vllm.lora.punica_wrapper.punica_cpu.PunicaWrapperCPU"
 """What `CpuPlatform.get_punica_wrapper` returns as long as nobody has replaced it."""
@@ -13,5 +12,4 @@ __all__ = [
     "CpuPlatform",
     "LoRAMapping",
     "PunicaWrapperCPU",
-    "direct_register_custom_op",
 ]

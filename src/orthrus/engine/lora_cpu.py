@@ -5,11 +5,11 @@ vLLM's CPU operators (`vllm/lora/ops/torch_ops/lora_ops.py`) look up the adapter
 gets its own copy of the adapter's weights. Here the rows of a step are grouped by adapter once, in
 `update_metadata`, and each layer does one pair of matrix products per group; base rows are in no group.
 
-The groups live in tensors of fixed size and the products run inside custom operators, so that a model
-compiled by Dynamo reads the groups of the current step and not those of the step it was traced on.
+vLLM never compiles a model with LoRA on the CPU (`vllm/platforms/cpu.py` switches compilation off), so the
+groups are plain Python lists read by every layer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from orthrus.engine.compat_lora import (
     CpuPlatform,
     LoRAMapping,
     PunicaWrapperCPU,
-    direct_register_custom_op,
 )
 
 LONG_RUN = 32
@@ -33,57 +32,47 @@ set-up of a bfloat16 product in oneDNN (measured: about half the time per layer 
 class RowGroups:
     """The rows of one step, grouped by adapter slot.
 
-    `table` is int64 `[1 + groups, 4]`. Row 0 is `(number of groups, number of mapped rows, 0, 0)`; every
-    following row is `(slot, start, end, gathered)`. With `gathered` 0 the group is rows `start:end` of the
-    batch; with 1 it is the rows listed in `order[start:end]` (`order` is int64 `[max_rows]`).
+    `groups` lists `(slot, rows)`: `rows` is a slice where the rows follow each other, else an int64 index
+    tensor. Base rows are in no group. `mapped_rows` is the number of rows the step has, base rows included.
     """
 
-    def __init__(self, max_rows: int, max_slots: int) -> None:
-        self.table = torch.zeros(1 + max_rows // LONG_RUN + max_slots, 4, dtype=torch.int64)
-        self.order = torch.zeros(max_rows, dtype=torch.int64)
+    def __init__(self) -> None:
+        self.groups: list[tuple[int, slice | torch.Tensor]] = []
+        self.mapped_rows = 0
 
     def assign(self, slots: torch.Tensor) -> None:
         """Group the rows whose adapter slots are `slots`, int64 `[rows]`, -1 for a base row."""
-        in_place: list[tuple[int, int, int, int]] = []
-        short_runs: dict[int, list[tuple[int, int]]] = {}
+        self.groups = []
+        self.mapped_rows = len(slots)
+        short_runs: dict[int, list[slice]] = {}
         start = 0
         values, lengths = torch.unique_consecutive(slots, return_counts=True)
         for slot, length in zip(values.tolist(), lengths.tolist(), strict=True):
-            end = start + length
+            run = slice(start, start + length)
             if slot >= 0 and length >= LONG_RUN:
-                in_place.append((slot, start, end, 0))
+                self.groups.append((slot, run))
             elif slot >= 0:
-                short_runs.setdefault(slot, []).append((start, end))
-            start = end
+                short_runs.setdefault(slot, []).append(run)
+            start += length
 
-        groups = in_place
-        filled = 0
         for slot, runs in short_runs.items():
             if len(runs) == 1:
-                groups.append((slot, *runs[0], 0))
-                continue
-            rows = torch.cat([torch.arange(first, last) for first, last in runs])
-            self.order[filled : filled + len(rows)] = rows
-            groups.append((slot, filled, filled + len(rows), 1))
-            filled += len(rows)
+                self.groups.append((slot, runs[0]))
+            else:
+                rows = torch.cat([torch.arange(run.start, run.stop) for run in runs])
+                self.groups.append((slot, rows))
 
-        self.table[: 1 + len(groups)] = torch.tensor([(len(groups), len(slots), 0, 0), *groups])
+    def check(self, num_rows: int) -> None:
+        """Refuse a layer input that lacks rows of the step.
 
-
-def _groups(
-    table: torch.Tensor, order: torch.Tensor, num_rows: int
-) -> Iterator[tuple[int, slice | torch.Tensor]]:
-    """Yield `(slot, rows)`; `rows` is a slice, or an index tensor when the rows are scattered."""
-    num_groups, mapped_rows = table[0, :2].tolist()
-    if num_groups == 0:
-        return
-    if num_rows < mapped_rows:
-        raise ValueError(
-            f"the layer got {num_rows} rows but the step maps {mapped_rows} rows to adapters; "
-            "the adapter mapping must be set from the very rows that reach the layer"
-        )
-    for slot, start, end, gathered in table[1 : 1 + num_groups].tolist():
-        yield slot, order[start:end] if gathered else slice(start, end)
+        Raises:
+            ValueError: the layer got `num_rows` rows, fewer than the step maps.
+        """
+        if self.groups and num_rows < self.mapped_rows:
+            raise ValueError(
+                f"the layer got {num_rows} rows but the step maps {self.mapped_rows} rows to adapters; "
+                "the adapter mapping must be set from the very rows that reach the layer"
+            )
 
 
 def _take(tensor: torch.Tensor, rows: slice | torch.Tensor) -> torch.Tensor:
@@ -116,10 +105,10 @@ def _lora_linear(
     lora_b: Sequence[torch.Tensor],
     output_sizes: Sequence[int],
     scale: float,
-    table: torch.Tensor,
-    order: torch.Tensor,
+    row_groups: RowGroups,
 ) -> None:
-    for slot, rows in _groups(table, order, x.size(0)):
+    row_groups.check(x.size(0))
+    for slot, rows in row_groups.groups:
         # The slices of a packed layer (q, k, v) share x, so one product shrinks for all of them: joining
         # the small A matrices costs less than reading x again.
         shrink = [_weight(a, slot) for a in lora_a]
@@ -144,10 +133,10 @@ def _lora_shrink(
     x: torch.Tensor,
     lora_a: torch.Tensor,
     scale: float,
-    table: torch.Tensor,
-    order: torch.Tensor,
+    row_groups: RowGroups,
 ) -> None:
-    for slot, rows in _groups(table, order, x.size(0)):
+    row_groups.check(x.size(0))
+    for slot, rows in row_groups.groups:
         weight = _weight(lora_a, slot)
         hidden = torch.nn.functional.linear(_take(x, rows).to(weight.dtype), weight)
         y[rows, : weight.size(0)] = (hidden * scale).to(y.dtype)
@@ -160,11 +149,11 @@ def _lora_expand(
     offset: int,
     size: int,
     add_inputs: bool,
-    table: torch.Tensor,
-    order: torch.Tensor,
+    row_groups: RowGroups,
 ) -> None:
     columns = y[:, offset : offset + size]
-    for slot, rows in _groups(table, order, x.size(0)):
+    row_groups.check(x.size(0))
+    for slot, rows in row_groups.groups:
         weight = _weight(lora_b, slot)[:size]
         target = _take(columns, rows)
         if not add_inputs:
@@ -172,23 +161,6 @@ def _lora_expand(
         _multiply_add(target, _take(x, rows), weight)
         if isinstance(rows, torch.Tensor):
             columns.index_copy_(0, rows, target)
-
-
-_library = torch.library.Library("orthrus", "FRAGMENT")
-
-
-def _register(name: str, function: Any) -> None:
-    def traced(*args: Any, **kwargs: Any) -> None:
-        """The operators only write into `y`: tracing has nothing to compute."""
-
-    direct_register_custom_op(
-        name, function, mutates_args=["y"], fake_impl=traced, target_lib=_library, dispatch_key="CPU"
-    )
-
-
-_register("lora_linear", _lora_linear)
-_register("lora_shrink", _lora_shrink)
-_register("lora_expand", _lora_expand)
 
 
 class PunicaWrapperCPUGrouped(PunicaWrapperCPU):  # type: ignore[misc]
@@ -204,13 +176,11 @@ class PunicaWrapperCPUGrouped(PunicaWrapperCPU):  # type: ignore[misc]
         max_num_batched_tokens: int,
         max_batches: int,
         device: torch.device | str,
-        *,
-        lora_config: Any,
         **kwargs: Any,
     ) -> None:
-        super().__init__(max_num_batched_tokens, max_batches, device, lora_config=lora_config, **kwargs)
-        self.token_groups = RowGroups(max_num_batched_tokens, lora_config.max_loras)
-        self.sampler_groups = RowGroups(max_num_batched_tokens, lora_config.max_loras)
+        super().__init__(max_num_batched_tokens, max_batches, device, **kwargs)
+        self.token_groups = RowGroups()
+        self.sampler_groups = RowGroups()
 
     def update_metadata(
         self,
@@ -236,15 +206,14 @@ class PunicaWrapperCPUGrouped(PunicaWrapperCPU):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         """`y[:, slice i] += x @ A_i.T @ B_i.T * scale` for every slice of a packed layer."""
-        torch.ops.orthrus.lora_linear(
+        _lora_linear(
             y.view(-1, y.shape[-1]),
             x.view(-1, x.shape[-1]),
-            list(lora_a_stacked),
-            list(lora_b_stacked),
-            list(output_slices),
+            lora_a_stacked,
+            lora_b_stacked,
+            output_slices,
             scale,
-            self.token_groups.table,
-            self.token_groups.order,
+            self.token_groups,
         )
 
     def add_shrink(
@@ -257,9 +226,8 @@ class PunicaWrapperCPUGrouped(PunicaWrapperCPU):  # type: ignore[misc]
     ) -> None:
         """`y[i] = x @ A_i.T * scale`: the first half, where tensor parallelism exchanges it in between."""
         x = x.view(-1, x.shape[-1])
-        groups = self.token_groups
         for buffer, lora_a in zip(y, lora_a_stacked, strict=True):
-            torch.ops.orthrus.lora_shrink(buffer, x, lora_a, scale, groups.table, groups.order)
+            _lora_shrink(buffer, x, lora_a, scale, self.token_groups)
 
     def add_expand(
         self,
@@ -273,11 +241,8 @@ class PunicaWrapperCPUGrouped(PunicaWrapperCPU):  # type: ignore[misc]
     ) -> None:
         """`y[:, slice i] += x[i] @ B_i.T` (or `=` without `add_inputs`), slices from `offset_start` on."""
         y = y.view(-1, y.shape[-1])
-        groups = self.token_groups
         for part, lora_b, size in zip(x, lora_b_stacked, output_slices, strict=True):
-            torch.ops.orthrus.lora_expand(
-                y, part, lora_b, offset_start, size, add_inputs, groups.table, groups.order
-            )
+            _lora_expand(y, part, lora_b, offset_start, size, add_inputs, self.token_groups)
             offset_start += size
 
     def add_lora_embedding(
@@ -302,16 +267,14 @@ class PunicaWrapperCPUGrouped(PunicaWrapperCPU):  # type: ignore[misc]
     ) -> None:
         """`y += x @ A.T @ B.T * scale` on the rows that are sampled; `y` may be padded past B's rows."""
         size = min(y.shape[-1], lora_b_stacked.shape[-2])
-        groups = self.sampler_groups
-        torch.ops.orthrus.lora_linear(
+        _lora_linear(
             y.view(-1, y.shape[-1]),
             x.view(-1, x.shape[-1]),
             [lora_a_stacked],
             [lora_b_stacked],
             [size],
             scale,
-            groups.table,
-            groups.order,
+            self.sampler_groups,
         )
 
 
