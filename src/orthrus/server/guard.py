@@ -22,7 +22,7 @@ RETRY_AFTER_S = 1
 
 
 class Guard:
-    """Without `keys` none is needed; `max_body_bytes` bounds one request, `max_requests` all that are open."""
+    """`max_body_bytes` bounds one request, `max_requests` all that are open; no `keys`, no check."""
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...], max_body_bytes: int, max_requests: int) -> None:
         self._app = app
