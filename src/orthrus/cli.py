@@ -39,6 +39,7 @@ COMMANDS: dict[str, Command] = {
         "orthrus.server.command:main", "Serve a model: chat, completions and embeddings.", raw=True
     ),
     "simulate": Command("orthrus.cli_simulate:app", "Run simulations on the engine's scheduling policies."),
+    "trace": Command("orthrus.cli_trace:app", "Read a step trace: figures and pictures."),
     "models": Command("orthrus.cli_models:app", "Fetch and find the sample models."),
     "doctor": Command("orthrus.cli_doctor:doctor", "Check this installation and say how to mend it."),
 }

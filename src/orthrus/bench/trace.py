@@ -1,0 +1,103 @@
+"""What a step trace (`orthrus serve --trace-steps FILE`) says about a run: fill, mix and share error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Step = dict[str, Any]
+
+
+class TraceError(ValueError):
+    """A file that is not a step trace; the message names the line."""
+
+
+@dataclass(frozen=True)
+class TraceSummary:
+    """Figures of one trace.
+
+    `budget_fill` is the mean share of the token budget used, over steps that left work waiting;
+    `mixed_steps` the share of steps with embeddings and generation. `share_error` and
+    `max_share_error_tokens` compare embeddings with their ideal share of the tokens that were given out
+    while both kinds had work (paper, section 4.2): the relative difference of the totals, and the
+    largest difference at any moment in tokens.
+    """
+
+    steps: int
+    seconds: float
+    tokens: dict[str, int]
+    budget_fill: float
+    mixed_steps: float
+    contended_steps: int
+    embed_share: float
+    ideal_embed_share: float
+    share_error: float
+    max_share_error_tokens: float
+
+
+def read_trace(path: Path) -> list[Step]:
+    """The steps of a trace file. Raises TraceError for a line that is not a step."""
+    steps = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        try:
+            step = json.loads(line)
+            step["tokens"]["embed"], step["remaining"]["embed"], step["budget"], step["time"]
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise TraceError(f"{path.name}, line {number}: not a step ({error})") from error
+        steps.append(step)
+    return steps
+
+
+def is_contended(step: Step) -> bool:
+    """Whether both kinds had prompt tokens to compute, more than the step could give."""
+    remaining = step["remaining"]
+    given = step["tokens"]["embed"] + step["tokens"]["prefill"]
+    return bool(min(remaining["embed"], remaining["prefill"]) > 0 and sum(remaining.values()) > given > 0)
+
+
+def summarize(steps: Sequence[Step]) -> TraceSummary:
+    """The figures of a trace. Raises TraceError where it has no steps."""
+    if not steps:
+        raise TraceError("the trace has no steps")
+    tokens = {kind: sum(step["tokens"][kind] for step in steps) for kind in ("embed", "prefill", "decode")}
+    backlogged = [step for step in steps if _left_work(step)]
+    contended = [step for step in steps if is_contended(step)]
+    embed, ideal, given, worst = _shares(contended)
+    return TraceSummary(
+        steps=len(steps),
+        seconds=steps[-1]["time"] - steps[0]["time"],
+        tokens=tokens,
+        budget_fill=_mean(sum(step["tokens"].values()) / step["budget"] for step in backlogged),
+        mixed_steps=_mean(step["mix"] == "mixed" for step in steps),
+        contended_steps=len(contended),
+        embed_share=embed / given if given else 0.0,
+        ideal_embed_share=ideal / given if given else 0.0,
+        share_error=abs(embed - ideal) / given if given else 0.0,
+        max_share_error_tokens=worst,
+    )
+
+
+def _left_work(step: Step) -> bool:
+    given = step["tokens"]["embed"] + step["tokens"]["prefill"]
+    return bool(sum(step["remaining"].values()) > given)
+
+
+def _shares(contended: Iterable[Step]) -> tuple[float, float, float, float]:
+    """Embedding tokens given, ideally given, all prompt tokens given, and the largest gap on the way."""
+    embed = ideal = given = worst = 0.0
+    for step in contended:
+        step_given = step["tokens"]["embed"] + step["tokens"]["prefill"]
+        remaining = step["remaining"]
+        embed += step["tokens"]["embed"]
+        given += step_given
+        ideal += step_given * remaining["embed"] / (remaining["embed"] + remaining["prefill"])
+        worst = max(worst, abs(embed - ideal))
+    return embed, ideal, given, worst
+
+
+def _mean(values: Iterable[float]) -> float:
+    items = list(values)
+    return sum(items) / len(items) if items else 0.0

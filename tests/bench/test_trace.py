@@ -1,0 +1,65 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from orthrus.bench.trace import TraceError, read_trace, summarize
+from orthrus.cli_trace import app
+
+
+def step(number, embed, prefill, decode, left_embed, left_prefill, budget=100):
+    mix = "mixed" if embed and prefill + decode else "embed" if embed else "generate"
+    return {
+        "step": number,
+        "time": 10.0 + number,
+        "mix": mix,
+        "budget": budget,
+        "tokens": {"embed": embed, "prefill": prefill, "decode": decode},
+        "remaining": {"embed": left_embed, "prefill": left_prefill},
+        "running": {"embed": 1, "generate": 2},
+        "waiting": {"embed": 0, "generate": 1},
+        "credits": {"credit_embed": 1.5, "credit_prefill": -1.5},
+        "refused": {},
+    }
+
+
+STEPS = [
+    step(0, 60, 20, 10, 600, 200),  # ideal share 0.75: 60 of 80
+    step(1, 20, 60, 10, 300, 300),  # ideal 40: 20 too few
+    step(2, 0, 0, 50, 0, 0),  # nothing but decodes
+    step(3, 30, 0, 0, 30, 0),  # embeddings alone, nothing left
+]
+
+
+def test_summary_against_hand_computed_figures():
+    summary = summarize(STEPS)
+    assert summary.tokens == {"embed": 110, "prefill": 80, "decode": 70}
+    assert summary.budget_fill == pytest.approx(0.9)  # the two steps that left work behind
+    assert summary.mixed_steps == 0.5
+    assert summary.contended_steps == 2
+    assert summary.ideal_embed_share == pytest.approx(100 / 160)
+    assert summary.embed_share == pytest.approx(80 / 160)
+    assert summary.share_error == pytest.approx(20 / 160)
+    assert summary.max_share_error_tokens == pytest.approx(20)
+    assert summary.seconds == 3
+
+
+def test_a_broken_line_is_named(tmp_path):
+    trace = tmp_path / "t.jsonl"
+    trace.write_text(json.dumps(STEPS[0]) + "\n{}\n")
+    with pytest.raises(TraceError, match="line 2"):
+        read_trace(trace)
+    with pytest.raises(TraceError, match="no steps"):
+        summarize([])
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_the_commands(tmp_path, suffix):
+    trace, picture = tmp_path / "t.jsonl", tmp_path / f"p{suffix}"
+    trace.write_text("\n".join(map(json.dumps, STEPS)))
+    runner = CliRunner()
+    printed = runner.invoke(app, ["summary", str(trace)])
+    assert json.loads(printed.stdout)["contended_steps"] == 2
+    assert runner.invoke(app, ["plot", str(trace), "-o", str(picture)]).exit_code == 0
+    assert picture.read_bytes()[:4] in (b"\x89PNG", b"<?xm")
+    assert runner.invoke(app, ["plot", str(trace), "-o", str(tmp_path / "p.txt")]).exit_code == 2
