@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
 from vllm import LLM, PoolingParams, SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
@@ -145,6 +144,17 @@ def scheduler_of(llm: LLM) -> Any:
 
 def runner_of(llm: LLM) -> Any:
     return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+
+
+def assert_idle(llm: LLM) -> None:
+    """Nothing is left behind in the scheduler or the worker."""
+    core = llm.llm_engine.engine_core.engine_core
+    # The worker hears of the last finished requests with the next step, as in vLLM's own loop.
+    if core.scheduler.has_requests():
+        core.step()
+    held = core.orthrus_check_idle()
+    for counts in (held["scheduler"], *held["workers"]):
+        assert not any(counts.values()), held
 
 
 def make_tiny_model(folder: Path) -> Path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from orthrus.policy.work import Refusal, WorkItem
 
@@ -12,15 +13,33 @@ if TYPE_CHECKING:
     from orthrus.engine.waiting import WaitingByKind
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterWaiter:
+    """The earliest request that found all adapter slots taken: its place in the order, and its adapter."""
+
+    request_id: str
+    order: Any
+    adapter: int
+
+
 class Admission:
     """The `admit` of one step's StepView; what it grants counts as taken for the rest of the step.
 
     It answers before vLLM's `schedule()` runs, with the same arithmetic (v1/core/sched/scheduler.py, the
     waiting loop; v1/core/kv_cache_manager.py, `allocate_slots`), because there a head that does not
-    fit ends the loop for both kinds.
+    fit ends the loop for both kinds. `adapters` are those of running requests. A request that waits
+    for an adapter slot since an earlier step (`waiter`) lets no later request take up another adapter:
+    else the two kinds could keep one adapter busy between them for ever.
     """
 
-    def __init__(self, scheduler: Scheduler, waiting: WaitingByKind, adapters: set[int]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        waiting: WaitingByKind,
+        adapters: set[int],
+        waiter: AdapterWaiter | None = None,
+    ) -> None:
+        self.waiter = waiter if waiter is not None and waiter.request_id in waiting else None
         self._waiting = waiting
         self._kv = scheduler.kv_cache_manager
         self._whole_prompt = scheduler.scheduler_reserve_full_isl
@@ -41,14 +60,25 @@ class Admission:
         if self._slots <= 0:
             return Refusal.SEQUENCE_SLOTS
         adapter = request.lora_request.lora_int_id if request.lora_request else 0
-        if adapter and adapter not in self._adapters and len(self._adapters) >= self._max_adapters:
+        if adapter and not self._has_adapter_slot(item, adapter):
             return Refusal.ADAPTER_SLOTS
         if not self._take_blocks(item):
             return Refusal.KV_BLOCKS
         self._slots -= 1
+        self._watermark = self._kv.watermark_blocks
         if adapter:
             self._adapters.add(adapter)
         return None
+
+    def _has_adapter_slot(self, item: WorkItem, adapter: int) -> bool:
+        waiter = self.waiter
+        if waiter is not None and adapter != waiter.adapter and item.order > waiter.order:
+            return False
+        if adapter in self._adapters or len(self._adapters) < self._max_adapters:
+            return True
+        if waiter is None or item.order < waiter.order:
+            self.waiter = AdapterWaiter(item.request_id, item.order, adapter)
+        return False
 
     def _take_blocks(self, item: WorkItem) -> bool:
         request = self._waiting[item.request_id]

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.request_queue import SchedulingPolicy as SchedulingPolicy
     from vllm.v1.core.sched.scheduler import PauseState as PauseState
     from vllm.v1.core.sched.scheduler import Scheduler as Scheduler
+    from vllm.v1.engine.core import EngineCore as EngineCore
+    from vllm.v1.engine.input_processor import InputProcessor as InputProcessor
     from vllm.v1.metrics.prometheus import setup_multiprocess_prometheus as setup_multiprocess_prometheus
     from vllm.v1.outputs import AsyncModelRunnerOutput as AsyncModelRunnerOutput
     from vllm.v1.outputs import ModelRunnerOutput as ModelRunnerOutput
@@ -82,6 +84,8 @@ SEAM: dict[str, tuple[str, str]] = {
     "EmbeddingRequest": ("vllm.entrypoints.pooling.embed.protocol", "EmbeddingRequest"),
     "EmbedIOProcessor": ("vllm.entrypoints.pooling.embed.io_processor", "EmbedIOProcessor"),
     "ServingEmbedding": ("vllm.entrypoints.pooling.embed.serving", "ServingEmbedding"),
+    "InputProcessor": ("vllm.v1.engine.input_processor", "InputProcessor"),
+    "EngineCore": ("vllm.v1.engine.core", "EngineCore"),
     "Request": ("vllm.v1.request", "Request"),
     "RequestStatus": ("vllm.v1.request", "RequestStatus"),
     "RequestQueue": ("vllm.v1.core.sched.request_queue", "RequestQueue"),

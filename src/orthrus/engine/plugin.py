@@ -1,7 +1,8 @@
 """The `vllm.general_plugins` entry point: it lets any vLLM engine be an Orthrus engine.
 
-vLLM loads general plugins in every one of its processes. Ours wraps `EngineArgs.create_engine_config`
-once; engines whose `additional_config` has no "orthrus" key are left exactly as they are.
+vLLM loads general plugins in every one of its processes. Ours wraps `EngineArgs.create_engine_config` and
+two methods of the InputProcessor (`requests.py`) once; engines whose `additional_config` has no "orthrus"
+key are left exactly as they are.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from orthrus.engine import config
 
 
 def register() -> None:
-    """Install the hook. A no-op from the second call on."""
-    from orthrus.engine import compat
+    """Install the hooks. A no-op from the second call on."""
+    from orthrus.engine import compat, requests
 
+    requests.install()
     engine_args = compat.EngineArgs
     original = engine_args.create_engine_config
     if getattr(original, "_orthrus", False):

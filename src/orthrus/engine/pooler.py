@@ -35,6 +35,11 @@ class StepPooler:
         """Requests with pooling state; 0 when the engine is idle."""
         return len(self._slots)
 
+    @property
+    def open_slots(self) -> int:
+        """Slots of the bank in use; as many as `open_requests`."""
+        return self._bank.open_slots
+
     def release(self, req_id: str) -> None:
         """Drop a request's state, if it has any: finished, aborted or preempted."""
         slot = self._slots.pop(req_id, None)

@@ -12,15 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from orthrus.engine.admission import Admission
+from orthrus.engine import integrity
+from orthrus.engine.admission import AdapterWaiter, Admission
 from orthrus.engine.compat import AsyncScheduler, PauseState, RequestStatus, Scheduler
 from orthrus.engine.config import OrthrusConfig
 from orthrus.engine.embedding import EmbeddingSpec
+from orthrus.engine.grants import StepGrants
 from orthrus.engine.steps import StepRecord, StepRecorder
 from orthrus.engine.waiting import StepQueue, WaitingByKind, kind_of
 from orthrus.policy.options import PolicyOptions
 from orthrus.policy.registry import make
-from orthrus.policy.work import Kind, Plan, StepView, WorkItem
+from orthrus.policy.work import Kind, StepView, WorkItem
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -52,46 +54,51 @@ class MixedScheduling(Scheduler):
         self.waiting = WaitingByKind(self.policy)
         self.mix_policy = make(config.policy, PolicyOptions(**config.policy_options))
         self._config = config
-        self._embeddings: set[str] = set()
-        self._grants: dict[str, int] | None = None
-        self._run_decodes = True
+        self.embeddings: set[str] = set()
+        self.real_waiting: WaitingByKind = self.waiting
+        self._grants: StepGrants | None = None
         self._stuck: Kind | None = None
+        self._adapter_waiter: AdapterWaiter | None = None
+        integrity.install()
         self._recorder = StepRecorder(config, self.parallel_config.data_parallel_index)
 
     def add_request(self, request: Request) -> None:
         if request.pooling_params is not None:
-            self._embeddings.add(request.request_id)
+            self.embeddings.add(request.request_id)
             if not EmbeddingSpec.of(request.pooling_params, self._config).may_read_prefix_cache:
                 request.skip_reading_prefix_cache = True
         super().add_request(request)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        self._embeddings.discard(request.request_id)
-        self._real_waiting().forget(request.request_id)
+        self.embeddings.discard(request.request_id)
+        self.real_waiting.forget(request.request_id)
         return super()._free_request(request, *args, **kwargs)
 
-    def _real_waiting(self) -> WaitingByKind:
-        waiting: WaitingByKind = self.waiting
-        return waiting
+    def check_idle(self) -> dict[str, int]:
+        """What is held; every count is 0 once all requests have finished or were aborted."""
+        return integrity.of_scheduler(self)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        waiting = self._real_waiting()
+        waiting = self.real_waiting
         waiting.promote(self._handle_blocked_waiting_request, self.deferred_waiting)
-        if not self._embeddings or self._pause_state == PauseState.PAUSED_ALL:
+        if not self.embeddings or self._pause_state == PauseState.PAUSED_ALL:
             return self._schedule_generation(throttle_prefills)
         queues, decodes, adapters = self._running_work()
+        admission = Admission(self, waiting, adapters, self._adapter_waiter)
         view = StepView(
             budget=max(0, self.max_num_scheduled_tokens - decodes),
             decode_tokens=decodes,
             embed=queues[Kind.EMBED],
             prefill=queues[Kind.PREFILL],
-            admit=Admission(self, waiting, adapters),
+            admit=admission,
             spare=self.max_num_scheduled_tokens if self.cache_config.enable_prefix_caching else 0,
         )
         plan = self.mix_policy.plan(view)
+        self._adapter_waiter = admission.waiter
         record = StepRecord.before(self, queues, plan)
-        output = self._execute(plan, waiting, throttle_prefills)
-        scheduled = self._scheduled_by_kind(plan, output)
+        grants = StepGrants(plan)
+        output = self._execute(grants, waiting, throttle_prefills)
+        scheduled = grants.by_kind(output.num_scheduled_tokens)
         self.mix_policy.settle(scheduled)
         record.after(self, output, scheduled)
         self._recorder.write(record)
@@ -110,7 +117,7 @@ class MixedScheduling(Scheduler):
 
     def _running_work(self) -> tuple[dict[Kind, InFlightThenWaiting], int, set[int]]:
         """The work of both kinds, the number of decodes, and the adapters that running requests hold."""
-        waiting = self._real_waiting()
+        waiting = self.real_waiting
         in_flight: dict[Kind, list[WorkItem]] = {Kind.EMBED: [], Kind.PREFILL: []}
         adapters = set()
         decodes = 0
@@ -130,29 +137,32 @@ class MixedScheduling(Scheduler):
         }
         return queues, decodes, adapters
 
-    def _execute(self, plan: Plan, waiting: WaitingByKind, throttle_prefills: bool) -> SchedulerOutput:
+    def _execute(
+        self, grants: StepGrants, waiting: WaitingByKind, throttle_prefills: bool
+    ) -> SchedulerOutput:
         """Let vLLM's schedule() run exactly this plan."""
-        grants: dict[str, int] = {}
-        starting: dict[str, Request] = {}
-        for chunk in plan.chunks:
-            if (
-                chunk.request_id not in grants
-                and self.requests[chunk.request_id].status != RequestStatus.RUNNING
-            ):
-                starting[chunk.request_id] = waiting[chunk.request_id]
-            grants[chunk.request_id] = grants.get(chunk.request_id, 0) + chunk.tokens
-        # A head that vLLM refused although it seemed to fit goes last this time, behind the other kind.
-        order = sorted(starting.values(), key=lambda r: kind_of(r) == self._stuck)
-        step_queue = StepQueue(waiting, order)
-        self._grants, self._run_decodes = grants, plan.decode
+        starting = [
+            waiting[request_id]
+            for request_id in grants.kinds
+            if self.requests[request_id].status != RequestStatus.RUNNING
+        ]
+        if self._stuck is not None:
+            # A head that vLLM refused although it seemed to fit goes last this time, behind the other kind
+            # (but before spare tokens, which run out before they are used up).
+            starting.sort(key=lambda r: (not grants.is_planned(r.request_id), kind_of(r) == self._stuck))
+        step_queue = StepQueue(waiting, starting)
+        self._grants = grants
         self.waiting = step_queue
         try:
             output: SchedulerOutput = super().schedule(throttle_prefills)
         finally:
             self.waiting = waiting
-            self._grants, self._run_decodes = None, True
-        budget_left = output.total_num_scheduled_tokens < self.max_num_scheduled_tokens
-        self._stuck = kind_of(step_queue.peek_request()) if step_queue and budget_left else None
+            self._grants = None
+        self._stuck = None
+        if step_queue and not output.preempted_req_ids:
+            head = step_queue.peek_request()
+            if grants.is_planned(head.request_id):
+                self._stuck = kind_of(head)
         return output
 
     def _reserve_prefill_lookahead(
@@ -162,14 +172,14 @@ class MixedScheduling(Scheduler):
         grants = self._grants
         if grants is None:
             return tokens
-        granted = grants.get(request.request_id)
-        if granted is not None:
-            return min(self._to_the_last_position(request, num_computed_tokens, tokens), granted)
+        if request.request_id in grants:
+            wanted = self._to_the_last_position(request, num_computed_tokens, tokens)
+            return grants.spend(request.request_id, wanted)
         if request.status != RequestStatus.RUNNING:
             return tokens  # it holds KV blocks while it waits (remote KV, streaming), so vLLM drains it first
         if request.is_prefill_chunk or request.pooling_params is not None:
             return 0
-        return tokens if self._run_decodes else 0
+        return tokens if grants.run_decodes else 0
 
     def _to_the_last_position(self, request: Request, computed: int, tokens: int) -> int:
         """Undo vLLM's reservation of one position for a sampled token: an embedding samples none, and one
@@ -178,13 +188,6 @@ class MixedScheduling(Scheduler):
         if request.pooling_params is not None and computed + tokens == limit < request.num_tokens:
             return request.num_tokens - computed
         return tokens
-
-    def _scheduled_by_kind(self, plan: Plan, output: SchedulerOutput) -> dict[Kind, int]:
-        scheduled = {Kind.EMBED: 0, Kind.PREFILL: 0}
-        tokens = output.num_scheduled_tokens
-        for request_id, kind in {chunk.request_id: chunk.kind for chunk in plan.chunks}.items():
-            scheduled[kind] += tokens.get(request_id, 0)
-        return scheduled
 
     def shutdown(self) -> None:
         self._recorder.close()
@@ -200,7 +203,7 @@ class AsyncMixedScheduler(MixedScheduling, AsyncScheduler):
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         super()._update_after_schedule(scheduler_output)
-        for request_id in self._embeddings.intersection(scheduler_output.num_scheduled_tokens):
+        for request_id in self.embeddings.intersection(scheduler_output.num_scheduled_tokens):
             # A pooling request samples nothing, so no output token is on its way.
             request = self.requests[request_id]
             request.num_output_placeholders = 0

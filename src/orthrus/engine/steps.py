@@ -53,7 +53,7 @@ class StepRecord:
         }
         running, waiting = scheduler.get_request_counts()
         waiting_embed = len(scheduler.waiting.kinds[Kind.EMBED])
-        running_embed = len(scheduler._embeddings) - waiting_embed
+        running_embed = len(scheduler.embeddings) - waiting_embed
         self.running = {"embed": running_embed, "generate": running - running_embed}
         self.waiting = {"embed": waiting_embed, "generate": waiting - waiting_embed}
         self.credits = dict(scheduler.mix_policy.state())

@@ -45,6 +45,9 @@ class WaitingByKind(RequestQueue):
         self._requests: dict[str, Request] = {}
         self._blocked: dict[str, Request] = {}
 
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._requests
+
     def __getitem__(self, request_id: str) -> Request:
         return self._requests[request_id]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from orthrus.engine import lora_cpu
 from orthrus.engine.compat import CPUModelRunner
 from orthrus.engine.compat import CPUWorker as VllmCPUWorker
+from orthrus.engine.integrity import WorkerIntegrity
 from orthrus.engine.runner import MixedModelRunner
 
 
@@ -12,7 +13,7 @@ class MixedCPUModelRunner(MixedModelRunner, CPUModelRunner):
     """Mixed steps over vLLM's CPU runner (v1/worker/cpu_model_runner.py)."""
 
 
-class CPUWorker(VllmCPUWorker):
+class CPUWorker(WorkerIntegrity, VllmCPUWorker):
     """vLLM's CPU worker (v1/worker/cpu_worker.py) with the mixed-step runner and correct LoRA."""
 
     model_runner: MixedCPUModelRunner

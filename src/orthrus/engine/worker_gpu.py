@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from orthrus.engine.compat import GPUWorker as VllmGPUWorker
+from orthrus.engine.integrity import WorkerIntegrity
 from orthrus.engine.runner import MixedModelRunner
 
 
-class GPUWorker(VllmGPUWorker):
+class GPUWorker(WorkerIntegrity, VllmGPUWorker):
     """vLLM's GPU worker (v1/worker/gpu_worker.py) with the mixed-step runner."""
 
     model_runner: MixedModelRunner

@@ -1,0 +1,49 @@
+"""Requests on their way into an Orthrus engine: the last check in the front end (`InputProcessor`).
+
+vLLM refuses any prompt as long as the model's limit once the model generates, since nothing could be sampled
+after it (v1/engine/input_processor.py, `_validate_prompt_len`). An embedding samples nothing, and stock
+embedding servers take such a prompt. A pooling head that does not exist must be refused here as well: in the
+scheduler's process the same error would end the engine.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from orthrus.engine import compat
+from orthrus.engine.config import OrthrusConfig, is_requested
+from orthrus.engine.embedding import EmbeddingSpec
+
+
+def install() -> None:
+    """Wrap vLLM's InputProcessor. A no-op from the second call on; engines without Orthrus see no change."""
+    processor = compat.InputProcessor
+    process, validate = processor.process_inputs, processor._validate_prompt_len
+    if getattr(process, "_orthrus", False):
+        return
+
+    @functools.wraps(process)
+    def process_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:
+        request = process(self, *args, **kwargs)
+        if is_requested(self.vllm_config.additional_config):
+            if request.pooling_params is None:
+                validate(self, _length(request), "decoder")
+            else:
+                EmbeddingSpec.of(request.pooling_params, OrthrusConfig.of(self.vllm_config))
+        return request
+
+    @functools.wraps(validate)
+    def validate_prompt_len(self: Any, prompt_len: int, prompt_type: str) -> None:
+        # Whether it is an embedding is not known here: a generation of this length is refused above.
+        exact = prompt_type == "decoder" and prompt_len == self.model_config.max_model_len
+        if not (exact and is_requested(self.vllm_config.additional_config)):
+            validate(self, prompt_len, prompt_type)
+
+    process_inputs._orthrus = True  # type: ignore[attr-defined]
+    processor.process_inputs = process_inputs
+    processor._validate_prompt_len = validate_prompt_len
+
+
+def _length(request: Any) -> int:
+    return len(request.prompt_token_ids if request.prompt_embeds is None else request.prompt_embeds)
