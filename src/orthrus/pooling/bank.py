@@ -159,7 +159,12 @@ class PoolingBank:
         head = self._ledger.head(slot)
         if head is Head.BUFFERED:
             raise PoolingStateError(f"slot {slot}: the buffered head has no O(d) state to copy")
-        return PrefixState(head, int(self._ledger.seen[slot]), self._sum[slot] + self._carry[slot])
+        return PrefixState(head, int(self._ledger.seen[slot]), self.running(torch.tensor([slot]))[0])
+
+    def running(self, slots: Tensor) -> Tensor:
+        """The undivided state of streaming heads in `slots` (int64 [k], CPU), float32 [k, hidden_size]."""
+        index = slots.to(self.device)
+        return self._sum[index] + self._carry[index]
 
     def _add(self, part: Segments) -> None:
         weights = None
@@ -184,8 +189,7 @@ class PoolingBank:
         self._sum.index_copy_(0, part.slots.to(self.device), kept.float())
 
     def _streamed(self, slots: Tensor) -> Tensor:
-        index = slots.to(self.device)
-        return (self._sum[index] + self._carry[index]) / self._ledger.divisor[slots].to(self.device)[:, None]
+        return self.running(slots) / self._ledger.divisor[slots].to(self.device)[:, None]
 
     def _clear(self, slot: int) -> None:
         self._ledger.close(slot)

@@ -1,0 +1,90 @@
+"""The scheduler's side of prefix reuse for embeddings: which pooling states are kept, under which key.
+
+A state is keyed by head and by the block hash at its end, the very hash of vLLM's prefix cache, so adapter,
+salt and every earlier token are part of the key. A state is offered only to a request whose KV blocks
+are cached up to the same boundary; without one the prefix is computed again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from orthrus.pooling.heads import Head
+
+REUSABLE = frozenset({Head.MEAN, Head.WEIGHTED_MEAN, Head.CLS})
+
+
+@dataclass(slots=True)
+class SumOrders:
+    """What the worker does with kept states in one step, sent along with vLLM's SchedulerOutput.
+
+    `loads`: row by request id, for requests that start behind a cached prefix. `saves`: (request id,
+    prompt position, row), for boundaries that this step reaches.
+    """
+
+    loads: dict[str, int] = field(default_factory=dict)
+    saves: list[tuple[str, int, int]] = field(default_factory=list)
+
+
+class PrefixSums:
+    """An index of at most `rows` kept states, least recently used out first.
+
+    A state that a step saves is offered from the next step on, because it exists only then.
+    `block_size` is that of the block hashes, in tokens.
+    """
+
+    def __init__(self, rows: int, block_size: int) -> None:
+        self.block_size = block_size
+        self._rows: OrderedDict[Hashable, int] = OrderedDict()
+        self._free = list(range(rows - 1, -1, -1))
+        self._saving: set[Hashable] = set()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def begin_step(self) -> None:
+        """Offer what the step before saved."""
+        self._saving.clear()
+
+    def longest(self, head: Head, hashes: Sequence[Hashable], cached_tokens: int) -> tuple[int, int] | None:
+        """The longest prefix of at most `cached_tokens` that has a kept state: (tokens, row), or None."""
+        for blocks in range(min(cached_tokens // self.block_size, len(hashes)), 0, -1):
+            key = (head, hashes[blocks - 1])
+            row = self._rows.get(key)
+            if row is not None and key not in self._saving:
+                self._rows.move_to_end(key)
+                return blocks * self.block_size, row
+        return None
+
+    def save(self, head: Head, hashes: Sequence[Hashable], start: int, end: int) -> Iterable[tuple[int, int]]:
+        """Reserve rows for the boundaries in (start, end] that have none yet: (prompt position, row) each."""
+        for blocks in range(start // self.block_size + 1, end // self.block_size + 1):
+            if blocks > len(hashes):
+                return
+            key = (head, hashes[blocks - 1])
+            if key in self._rows:
+                self._rows.move_to_end(key)
+                continue
+            row = self._reserve()
+            if row is None:
+                return
+            self._rows[key] = row
+            self._saving.add(key)
+            yield blocks * self.block_size, row
+
+    def clear(self) -> None:
+        """Forget everything (vLLM's prefix cache was reset: new weights, say)."""
+        self._free.extend(self._rows.values())
+        self._rows.clear()
+        self._saving.clear()
+
+    def _reserve(self) -> int | None:
+        if self._free:
+            return self._free.pop()
+        oldest = next(iter(self._rows), None)
+        # A row of this very step is not given away again: the worker would write it twice.
+        if oldest is None or oldest in self._saving:
+            return None
+        return self._rows.pop(oldest)
