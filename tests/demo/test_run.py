@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -25,6 +26,13 @@ from orthrus.demo.view import LiveView, PlainView, View
 from orthrus.retrieval.store import VectorStore
 
 FAKE = Path(__file__).with_name("fake_server.py")
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo-files")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 def serve_with_fake(monkeypatch: pytest.MonkeyPatch, *extra: str) -> None:
@@ -85,19 +93,23 @@ def test_the_demo_runs_to_its_end_in_plain_lines(monkeypatch: pytest.MonkeyPatch
     # An SVG holds no plain spaces, and a line may break anywhere between words.
     words = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", svg.replace("&#160;", " ")))
     assert "3/3 both together" in words
-    assert "80/80 passages" in words
+    assert re.search(r"\d+/80 passages", words)
+    assert "http" not in re.sub(r'xmlns="[^"]*"', "", svg)
     assert "one after the other" in words
 
 
-def test_the_demo_runs_to_its_end_in_a_live_view(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_runs_to_its_end_in_a_live_view(
+    monkeypatch: pytest.MonkeyPatch, own_temporary_folder: Path
+) -> None:
     serve_with_fake(monkeypatch)
     view, output = recording(LiveView, force_terminal=True)
     with view:
         asyncio.run(run_demo(options(), view))
     text = output.getvalue()
     assert "full width: 256" in text
-    assert "80/80 passages" in text
+    assert "/80 passages" in text
     assert "Together: 80 passages" in text
+    assert list(own_temporary_folder.iterdir()) == []
 
 
 def test_a_server_that_cannot_start_shows_its_log(monkeypatch: pytest.MonkeyPatch) -> None:

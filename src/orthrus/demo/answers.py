@@ -34,9 +34,12 @@ class Library:
 
 
 def answer_prompt(question: str, hits: Sequence[Hit]) -> str:
-    """The chat prompt that holds the passages and asks the question."""
-    passages = "\n\n".join(hit.passage.content for hit in hits)
-    return f"{passages}\n\nUsing the passages above, answer in one short sentence: {question}"
+    """The chat prompt that holds the passages and asks the question.
+
+    The nearest passage comes last, beside the question: a small model attends best to what it read last.
+    """
+    passages = "\n\n".join(f"{hit.passage.title}: {hit.passage.text}" for hit in reversed(hits))
+    return f"{passages}\n\nQuestion: {question}\nAnswer with the name and one sentence from the text above."
 
 
 def answered(question: Question, hits: Sequence[Hit], answer: str, *, in_library: bool) -> Text:

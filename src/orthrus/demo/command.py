@@ -17,9 +17,19 @@ from orthrus.demo.metrics import MissingCountersError
 from orthrus.demo.run import DemoOptions, run_demo
 from orthrus.demo.server import ServerError
 from orthrus.demo.view import LiveView, PlainView, View
-from orthrus.models import resolve
+from orthrus.models import SAMPLES, get
+from orthrus.models.cache import ChecksumError
+from orthrus.models.smollm2 import FetchError
 from orthrus.retrieval.passages import load_passages
 
+FAILURES = (
+    FetchError,
+    ChecksumError,
+    ServerError,
+    MissingCountersError,
+    openai.OpenAIError,
+    httpx.HTTPError,
+)
 INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
 
 
@@ -40,7 +50,7 @@ def demo(
     ] = None,
     save_picture: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the live view's last moment and the results as SVG."),
+        typer.Option(metavar="FILE", help="Write the live view at half time and the results as SVG."),
     ] = None,
 ) -> None:
     """One engine chats and embeds at once, answers questions with the vectors, and says what it cost."""
@@ -54,16 +64,24 @@ def demo(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--passages") from error
     view: View = PlainView(console) if plain or not console.is_terminal else LiveView(console)
-    options = DemoOptions(str(resolve(model)), port, count, chats, keep_vectors, save_picture)
     try:
         with view:
+            found = find_model(model, view)
+            options = DemoOptions(found, port, count, chats, keep_vectors, save_picture)
             asyncio.run(until_terminated(options, view))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print("Interrupted; the server has been stopped.")
+        console.print("Interrupted; nothing is left running.")
         raise typer.Exit(INTERRUPTED) from None
-    except (ServerError, MissingCountersError, openai.OpenAIError, httpx.HTTPError) as error:
-        console.print(Text(f"The demo failed: {error}", style="red"))
+    except FAILURES as error:
+        console.print(Text(f"The demo failed: {error}", style="red"), soft_wrap=True)
         raise typer.Exit(1) from error
+
+
+def find_model(model: str, view: View) -> str:
+    """What the server is to load: a sample model's folder, fetched on first use, or `model` unchanged."""
+    if model not in SAMPLES or Path(model).exists():
+        return model
+    return str(get(model, lambda stage: view.waiting(f"{model}: {stage}")))
 
 
 async def until_terminated(options: DemoOptions, view: View) -> None:

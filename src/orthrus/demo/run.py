@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import re
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,7 +24,7 @@ from orthrus.demo.client import DemoClient
 from orthrus.demo.metrics import read_counters
 from orthrus.demo.questions import CHAT_PROMPTS, HOW_CHOSEN, SHOWN
 from orthrus.demo.report import Phase, phase_line, summary
-from orthrus.demo.server import Server, free_port
+from orthrus.demo.server import Server, ServerError, free_port
 from orthrus.demo.state import DemoState
 from orthrus.demo.trace import TraceReader
 from orthrus.demo.view import View, render
@@ -37,6 +39,8 @@ WARM_UP_TOKENS = 8
 PICTURE_WIDTH = 124
 # A small budget keeps steps short, so that a chat's next token is never far away.
 TOKEN_BUDGET = 256
+# Enough for this workload; vLLM's default claims nearly all memory, and fails where other programs use some.
+KV_CACHE_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ def serve_command(model: str, port: int, trace: Path) -> list[str]:
         *(sys.executable, "-m", "orthrus.cli", "serve", model),
         *("--host", "127.0.0.1", "--port", str(port), "--pooling", "last"),
         *("--max-model-len", "2048", "--max-num-batched-tokens", str(TOKEN_BUDGET)),
+        *("--kv-cache-memory-bytes", str(KV_CACHE_BYTES)),
         *("--enforce-eager", "--no-enable-prefix-caching", "--trace-steps", str(trace)),
     ]
 
@@ -74,29 +79,41 @@ def server_environment(model: str) -> dict[str, str]:
 
 
 async def run_demo(options: DemoOptions, view: View) -> None:
-    """Run the whole demo. Raises ServerError when the server fails; the server is gone on return."""
+    """Run the whole demo. The server is gone on return.
+
+    Raises ServerError when the server fails; then, and only then, its log is kept.
+    """
     port = free_port(options.port)
-    with tempfile.TemporaryDirectory(prefix="orthrus-demo-") as name:
-        folder = Path(name)
-        trace = folder / "steps.jsonl"
-        server = Server(
-            serve_command(options.model, port, trace),
-            port,
-            folder / "server.log",
-            server_environment(options.model),
-        )
-        try:
-            await server.during(
-                server.ready(
-                    READY_SECONDS,
-                    lambda waited: view.waiting(f"Starting orthrus serve {options.model}: {waited:.0f} s"),
-                )
-            )
-            library = options.keep_vectors or folder / "vectors"
-            await server.during(Show(options, view, server.url, TraceReader(trace), library).run())
-        finally:
-            view.waiting("Stopping the server")
-            server.stop()
+    handle, log_name = tempfile.mkstemp(prefix="orthrus-demo-", suffix=".log")
+    os.close(handle)
+    log = Path(log_name)
+    try:
+        with tempfile.TemporaryDirectory(prefix="orthrus-demo-") as folder:
+            await serve_and_show(options, view, port, Path(folder), log)
+    except ServerError:
+        raise
+    except BaseException:
+        log.unlink()
+        raise
+    log.unlink()
+
+
+async def serve_and_show(options: DemoOptions, view: View, port: int, folder: Path, log: Path) -> None:
+    """Start the server, wait for it, run the show, stop the server; `folder` takes the working files."""
+    trace = folder / "steps.jsonl"
+    command = serve_command(options.model, port, trace)
+    server = Server(command, port, log, server_environment(options.model))
+
+    def progress(waited: float) -> None:
+        view.waiting(f"Starting orthrus serve: {waited:.0f} s")
+
+    try:
+        await server.during(server.ready(READY_SECONDS, progress))
+        library = options.keep_vectors or folder / "vectors"
+        await server.during(Show(options, view, server.url, TraceReader(trace), library).run())
+    finally:
+        view.waiting("Stopping the server")
+        server.stop()
 
 
 class Show:
@@ -110,7 +127,7 @@ class Show:
         self._state = DemoState()
         self._client = DemoClient(url, options.model, self._state)
         self._http = httpx.AsyncClient(base_url=url, trust_env=False)
-        self._frame: RenderableType = Text()
+        self._frame: RenderableType = Text()  # the view at half of the embeddings, for the picture
         self._said: list[RenderableType] = []
 
     async def run(self) -> None:
@@ -135,10 +152,10 @@ class Show:
             picture = self._frame
             await self._answer(Library(self._library_folder, passages, vectors), passages)
         for line in summary(embed, chat, both, lanes):
-            self._say(Text(line))
+            self._say(Text(f"\n{line}"))
         if self._options.save_picture:
             save_picture(self._options.save_picture, [picture, *self._said])
-            self._view.say(Text(f"Picture: {self._options.save_picture}"))
+            self._view.say(Text(f"\nPicture: {self._options.save_picture}"))
         if self._options.keep_vectors:
             self._view.say(Text(f"Vectors: {self._options.keep_vectors}"))
 
@@ -153,8 +170,6 @@ class Show:
             result = await work()
             counters = (await read_counters(self._http)).since(before)
             phase = Phase(counters, state.embedded, tuple(state.gaps), tuple(state.first_tokens))
-            self._view.update(state)
-            self._frame = render(state)
         self._view.say(Text(phase_line(name, phase)))
         return phase, result
 
@@ -175,6 +190,8 @@ class Show:
                 self._state.add_reading(await read_counters(self._http))
             self._state.steps.extend(self._trace.read())
             self._view.update(self._state)
+            if self._state.embedded <= self._state.to_embed / 2:
+                self._frame = render(self._state)
             await asyncio.sleep(0.25)
 
     async def _answer(self, library: Library, passages: list[Passage]) -> None:
@@ -191,7 +208,7 @@ class Show:
         answer = ""
         async for piece in self._client.stream(prompt, max_tokens):
             answer += piece
-            self._view.waiting(" ".join(answer.split()))
+            self._view.streaming(" ".join(answer.split()))
         return " ".join(answer.split())
 
     def _say(self, text: RenderableType) -> None:
@@ -204,5 +221,8 @@ def save_picture(path: Path, parts: list[RenderableType]) -> None:
     console = Console(record=True, width=PICTURE_WIDTH, file=io.StringIO(), force_terminal=True)
     for part in parts:
         console.print(part, highlight=False)
+    svg = console.export_svg(title="orthrus demo")
+    # Rich names web fonts; a picture must not depend on a network, and monospace is its fallback anyway.
+    svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)
     path.parent.mkdir(parents=True, exist_ok=True)
-    console.save_svg(str(path), title="orthrus demo")
+    path.write_text(svg, encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -99,8 +100,17 @@ class Server:
         raise ServerError(f"the server ended with status {status}{self._log_tail()}")
 
     def _log_tail(self) -> str:
-        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
-        return "; the last lines of its log:\n" + "\n".join(f"  {line}" for line in lines)
+        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        tail = lines[-LOG_LINES:]
+        # The end of the log says that a process failed; the first error, often far above, says why.
+        causes = (
+            line for line in lines if re.search(r"\w(Error|Exception): ", line) and "WARNING" not in line
+        )
+        cause = next(causes, None)
+        if cause is not None and cause not in tail:
+            tail = [cause, "...", *tail]
+        listed = "\n".join(f"  {line}" for line in tail)
+        return f"; the last lines of its log ({self._log}):\n{listed}"
 
     def stop(self) -> None:
         """End the server and every process it started: SIGTERM, then SIGKILL for what is left."""

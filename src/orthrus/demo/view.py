@@ -122,6 +122,9 @@ class View(Protocol):
     def waiting(self, text: str) -> None:
         """Show what is being waited for, in place of what was shown last."""
 
+    def streaming(self, text: str) -> None:
+        """Show an answer as it grows."""
+
     def update(self, state: DemoState) -> None:
         """Show the moment."""
 
@@ -149,6 +152,9 @@ class LiveView:
     def waiting(self, text: str) -> None:
         self._live.update(Text(text, style="dim"), refresh=True)
 
+    def streaming(self, text: str) -> None:
+        self._live.update(Text(text, style=COLOURS["decode"]), refresh=True)
+
     def update(self, state: DemoState) -> None:
         self._live.update(render(state), refresh=True)
 
@@ -169,11 +175,14 @@ class PlainView:
         pass
 
     def say(self, text: RenderableType) -> None:
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, soft_wrap=True)
         self._next = 0.0
 
     def waiting(self, text: str) -> None:
         self._line(text)
+
+    def streaming(self, text: str) -> None:
+        pass  # the whole answer is said in the end
 
     def update(self, state: DemoState) -> None:
         self._line(plain_line(state))
