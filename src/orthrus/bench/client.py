@@ -87,6 +87,7 @@ class Client:
             phase=request.phase,
             session=request.session,
             adapter=request.adapter,
+            tokens_in=len(request.prompt),
         )
         records.append(record)
         try:

@@ -1,8 +1,9 @@
 """The client process: drives one workload under one load, in a process of its own, and writes records.
 
 `python -m orthrus.bench.driver JOB.json OUT.jsonl`, where JOB.json is a `Job`. It tells its state on standard
-output, a JSON object a line: {"ready": true} after the warm-up, then {"done": n, "errors": n} twice a second.
-It starts to measure when a line arrives on its standard input, so that the parent can take readings first.
+output, a JSON object a line: {"ready": true} after the warm-up, then {"done": n, "errors": n, "seconds": t}
+four times a second. It starts to measure when a line arrives on its standard input, so that the parent can
+take readings first.
 """
 
 from __future__ import annotations
@@ -222,7 +223,7 @@ async def measure(job: Job) -> ClientRun:
 
 async def _tell(driver: Driver) -> None:
     while True:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.25)
         errors = sum(bool(record.error) for record in driver.records)
         _say({"done": len(driver.records), "errors": errors, "seconds": driver.now()})
 

@@ -15,7 +15,8 @@ class Record:
 
     due: when it should have been sent; start: when it was. first: the first token, or the whole answer
     of an embedding. tokens: the arrival of every streamed chunk (vLLM sends a token per chunk unless it is
-    behind). end: the last byte, or the failure. error: empty when all is well.
+    behind). end: the last byte, or the failure. tokens_in: as asked for, or as the server counts them.
+    error: empty when all is well.
     """
 
     id: int

@@ -84,14 +84,14 @@ class Sweep(Strict):
 
     @model_validator(mode="after")
     def _one(self) -> Sweep:
-        if len(self.model_fields_set) != 1 or not self.chosen()[1]:
+        if len([name for name in SWEEPABLE if getattr(self, name)]) != 1:
             raise ValueError(f"exactly one of {', '.join(SWEEPABLE)} must be a list of values")
         return self
 
     def chosen(self) -> tuple[str, list[float]]:
         """Name and values of the list that is swept."""
-        name = next(iter(self.model_fields_set))
-        return name, list(getattr(self, name) or [])
+        name = next(name for name in SWEEPABLE if getattr(self, name))
+        return name, list(getattr(self, name))
 
 
 class Mix(Workload):

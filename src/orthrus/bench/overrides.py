@@ -1,0 +1,66 @@
+"""Command-line changes to a spec: shorter, longer, other loads, other goals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from orthrus.bench.spec import Closed, Open, Spec, SpecError
+
+
+def override(
+    spec: Spec,
+    *,
+    model: str | None = None,
+    seed: int | None = None,
+    repetitions: int | None = None,
+    seconds: float | None = None,
+    num_prompts: int | None = None,
+    max_concurrency: int | None = None,
+    request_rate: float | None = None,
+    burstiness: float | None = None,
+    goodput: dict[str, float] | None = None,
+) -> Spec:
+    """The spec with what is given in place of its own; SpecError when that cannot be.
+
+    `seconds` and `num_prompts` bound every load; `max_concurrency` changes every closed load, `request_rate`
+    and `burstiness` every open one. A load that then equals an earlier one is dropped.
+    """
+    if seconds is not None and num_prompts is not None:
+        raise SpecError("--seconds and --num-prompts bound the same thing; give one")
+    loads: list[dict[str, Any]] = []
+    for load in spec.load:
+        values = load.model_dump(mode="json")
+        if isinstance(load, Closed | Open) and (seconds or num_prompts):
+            values |= {"seconds": seconds, "num_prompts": num_prompts}
+        if isinstance(load, Closed) and max_concurrency:
+            values["max_concurrency"] = max_concurrency
+        if isinstance(load, Open):
+            values |= {"request_rate": request_rate} if request_rate else {}
+            values |= {"burstiness": burstiness} if burstiness else {}
+        if values not in loads:
+            loads.append(values)
+    kinds = {load.type for load in spec.load}
+    if max_concurrency and "closed" not in kinds:
+        raise SpecError("--max-concurrency: the spec has no closed load")
+    if (request_rate or burstiness) and "open" not in kinds:
+        raise SpecError("--request-rate, --burstiness: the spec has no open load")
+    changes = {"model": model, "seed": seed, "repetitions": repetitions, "goodput": goodput}
+    document = spec.model_dump(mode="json") | {k: v for k, v in changes.items() if v is not None}
+    try:
+        return Spec.model_validate(document | {"load": loads})
+    except ValidationError as error:
+        raise SpecError("; ".join(item["msg"] for item in error.errors())) from error
+
+
+def parse_goodput(pairs: list[str]) -> dict[str, float]:
+    """`KEY:VALUE` in milliseconds, as `vllm bench serve --goodput` takes them."""
+    goals = {}
+    for pair in pairs:
+        key, _, value = pair.partition(":")
+        try:
+            goals[key] = float(value)
+        except ValueError as error:
+            raise SpecError(f"--goodput {pair}: must be KEY:MILLISECONDS, as in ttft:200") from error
+    return goals

@@ -1,0 +1,230 @@
+"""Run a spec: start each topology, drive every cell from a client process, keep what was measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from orthrus import models
+from orthrus.bench import adapters as lora
+from orthrus.bench.cells import Cell, Store, groups
+from orthrus.bench.driver import Job
+from orthrus.bench.measure import Meter, Usage
+from orthrus.bench.records import read_run
+from orthrus.bench.servers import Running, ServerError, Servers, free_port
+from orthrus.bench.spec import Server, Spec, SpecError
+from orthrus.bench.summary import PERCENTILES, Figures, summarise
+from orthrus.bench.topology import Layout, check_devices, layout
+
+Tell = Callable[[str, float, float], None]
+"""What is going on, seconds so far, and seconds it may take (0: not known)."""
+
+
+class ClientError(RuntimeError):
+    """The client process failed; the message is its own."""
+
+
+@dataclass
+class Outcome:
+    """What a run did: cells measured now, cells kept from before, and failures by cell or topology."""
+
+    measured: int = 0
+    kept: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+class Bench:
+    """One spec and its folder of results."""
+
+    def __init__(self, spec: Spec, folder: Path, percentiles: tuple[float, ...] = PERCENTILES) -> None:
+        """Checks everything that can be checked before a server starts; SpecError says what does not fit."""
+        self.spec = spec
+        self.store = Store(folder)
+        self._percentiles = percentiles
+        self._model = models.resolve(spec.model)
+        for topology in spec.topologies:
+            check_devices(topology, spec.devices)
+        self.groups = list(groups(spec))
+        if not any(cells for _, _, cells in self.groups):
+            raise SpecError("no topology of the spec serves any of its workloads")
+
+    def plans(self) -> Iterator[tuple[str, Layout]]:
+        """Every topology with the servers it would start (ports from 8001 on), for a dry run."""
+        for topology in self.spec.topologies:
+            ports = iter(range(8001, 9000))
+            server = self._server(lora.lora_flags(self._adapters()))
+            scratch = Path("SCRATCH")
+            yield (
+                topology.name,
+                layout(topology, self._model, server, self.spec.devices, ports.__next__, scratch),
+            )
+
+    def run(
+        self, resume: bool, tell: Tell = lambda *_: None, done: Callable[[Cell], None] = lambda _: None
+    ) -> Outcome:
+        """Measure every cell that is not finished; SpecError if there are results and `resume` is not set.
+
+        A topology that fails is noted and the next one follows. Ctrl-C ends the servers and is passed on.
+        """
+        if self.store.has_results() and not resume:
+            raise SpecError(f"{self.store.folder} holds results; continue them with --resume, or give --out")
+        self.store.raw.mkdir(parents=True, exist_ok=True)
+        outcome = Outcome()
+        for repetition, topology, cells in self.groups:
+            pending = [cell for cell in cells if self.store.result(cell, self.spec) is None]
+            outcome.kept += len(cells) - len(pending)
+            for cell in cells:
+                if cell not in pending:
+                    done(cell)
+            if not pending:
+                continue
+            try:
+                with self._started(topology.name, pending[0], tell) as (plan, servers):
+                    for cell in pending:
+                        self._measure(cell, plan, servers, tell)
+                        outcome.measured += 1
+                        done(cell)
+            except (ServerError, ClientError) as error:
+                outcome.failures.append(f"{topology.name}, repetition {repetition}: {error}")
+        return outcome
+
+    def results(self) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+        """Finished cells by (topology, workload, load), in the order of their repetitions.
+
+        Their `figures` are computed from the records anew, so that other percentiles or goals need no run.
+        """
+        found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+        for _, _, cells in self.groups:
+            for cell in cells:
+                result = self.store.result(cell, self.spec)
+                if result is not None:
+                    run = read_run(self.store.records_path(cell))
+                    figures = summarise(run, self.spec.goodput, self.spec.work, self._percentiles)
+                    result["figures"] = figures | result["usage_figures"]
+                    found.setdefault(cell.key, []).append(result)
+        return found
+
+    def _adapters(self) -> dict[str, Path]:
+        return lora.prepare(self.spec.server.adapters, self._model, self.store.folder / "adapters")
+
+    def _server(self, flags: list[str]) -> Server:
+        named = [f"--served-model-name={self.spec.model}", *flags, *self.spec.server.flags]
+        return self.spec.server.model_copy(update={"flags": named})
+
+    @contextmanager
+    def _started(self, name: str, cell: Cell, tell: Tell) -> Iterator[tuple[Layout, Servers | None]]:
+        server = self._server(lora.lora_flags(self._adapters()))
+        # KV blocks on their way between servers belong in memory, not on a disk.
+        memory = Path("/dev/shm")
+        with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as scratch:
+            plan = layout(cell.topology, self._model, server, self.spec.devices, free_port, Path(scratch))
+            logs = self.store.raw / "logs" / f"{name}__r{cell.repetition}"
+            limit = server.start_seconds
+            with (
+                Servers(plan.plans, logs, limit, lambda waited: tell(f"{name}: starting", waited, limit))
+                if plan.plans
+                else nullcontext()
+            ) as servers:
+                yield plan, servers
+
+    def _measure(self, cell: Cell, plan: Layout, servers: Servers | None, tell: Tell) -> None:
+        job = Job(
+            workload=cell.workload,
+            load=cell.load,
+            seed=cell.seed(self.spec),
+            model=self.spec.model,
+            tokenizer=self._model,
+            embed=plan.embed,
+            generate=plan.generate,
+            prefill=plan.prefill,
+            routing=self.spec.routing,
+            num_warmups=self.spec.num_warmups,
+            drain_seconds=self.spec.drain_seconds,
+        )
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        path = self.store.records_path(cell)
+        usage = drive(job, path, servers.running if servers else [], self.spec.devices.kind == "gpu", tell)
+        document = {
+            "topology": cell.topology.name,
+            "workload": cell.workload.name,
+            "load": cell.load.label(),
+            "repetition": cell.repetition,
+            "seed": cell.seed(self.spec),
+            "started": started,
+            "usage_figures": usage_figures(usage),
+            "usage": asdict(usage),
+            "servers": [{"name": p.name, "command": list(p.command), "env": p.env} for p in plan.plans],
+        }
+        self.store.save(cell, self.spec, document)
+
+
+def drive(job: Job, records: Path, servers: list[Running], gpus: bool, tell: Tell) -> Usage:
+    """Run one client process to its end, its records in `records`; returns what the servers spent.
+
+    Raises ClientError when the client fails, ServerError when a server dies.
+    """
+    window = getattr(job.load, "seconds", None)
+    meter = Meter(servers, gpus)
+    usage: Usage | None = None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "job.json"
+        path.write_text(job.model_dump_json(), encoding="utf-8")
+        client = subprocess.Popen(
+            [sys.executable, "-m", "orthrus.bench.driver", str(path), str(records)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert client.stdin is not None
+        assert client.stdout is not None
+        assert client.stderr is not None
+        try:
+            tell(f"{job.workload.name}: warming up", 0, 0)
+            for line in client.stdout:
+                message = json.loads(line)
+                if "failed" in message:
+                    raise ClientError(message["failed"])
+                if "ready" in message:
+                    meter.begin()
+                    client.stdin.write("go\n")
+                    client.stdin.flush()
+                    continue
+                for server in servers:
+                    server.check()
+                seconds = message["seconds"]
+                if window and usage is None and seconds >= window and job.workload.type != "phases":
+                    usage = meter.end()
+                tell(f"{job.workload.name}: {message['done']} done", seconds, window or 0)
+            status = client.wait()
+            if status:
+                raise ClientError(f"the client ended with status {status}:\n{client.stderr.read()[-2000:]}")
+            return usage or meter.end()
+        finally:
+            if client.poll() is None:
+                client.kill()
+            client.wait()
+            for stream in (client.stdin, client.stdout, client.stderr):
+                stream.close()
+
+
+def usage_figures(usage: Usage) -> Figures:
+    """Flat figures of the servers' cost, for the summary; none for servers we did not start."""
+    if not usage.servers:
+        return {}
+    figures = {f"device{use.device}_utilisation": use.utilisation for use in usage.devices}
+    figures["device_utilisation"] = sum(figures.values()) / len(figures)
+    figures["servers_pss_gib"] = sum(server.cost.pss_bytes for server in usage.servers) / 2**30
+    figures["servers_rss_gib"] = sum(server.cost.rss_bytes for server in usage.servers) / 2**30
+    figures["engine_cpu_seconds"] = sum(server.cost.engine_seconds for server in usage.servers)
+    figures["frontend_cpu_seconds"] = sum(server.cost.frontend_seconds for server in usage.servers)
+    return figures
