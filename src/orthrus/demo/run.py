@@ -151,8 +151,7 @@ class Show:
             )
             picture = self._frame
             await self._answer(Library(self._library_folder, passages, vectors), passages)
-        for line in summary(embed, chat, both, lanes):
-            self._say(Text(f"\n{line}"))
+        self._say(Text("\n" + "\n".join(f"- {line}" for line in summary(embed, chat, both, lanes))))
         if self._options.save_picture:
             save_picture(self._options.save_picture, [picture, *self._said])
             self._view.say(Text(f"\nPicture: {self._options.save_picture}"))
