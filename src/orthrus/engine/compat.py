@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from vllm.platforms import current_platform as current_platform
     from vllm.pooling_params import PoolingParams as PoolingParams
     from vllm.sampling_params import SamplingParams as SamplingParams
+    from vllm.transformers_utils.repo_utils import file_or_path_exists as file_or_path_exists
     from vllm.utils.argparse_utils import FlexibleArgumentParser as FlexibleArgumentParser
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler as AsyncScheduler
     from vllm.v1.core.sched.output import SchedulerOutput as SchedulerOutput
@@ -64,6 +65,7 @@ SEAM: dict[str, tuple[str, str]] = {
     "VllmConfig": ("vllm.config", "VllmConfig"),
     "PoolerConfig": ("vllm.config", "PoolerConfig"),
     "current_platform": ("vllm.platforms", "current_platform"),
+    "file_or_path_exists": ("vllm.transformers_utils.repo_utils", "file_or_path_exists"),
     "PoolingParams": ("vllm.pooling_params", "PoolingParams"),
     "SamplingParams": ("vllm.sampling_params", "SamplingParams"),
     "LoRARequest": ("vllm.lora.request", "LoRARequest"),

@@ -6,18 +6,23 @@ They travel as `additional_config["orthrus"]` (a plain dict, so that every proce
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orthrus.engine import compat
+from orthrus.engine import checkpoint, compat
 from orthrus.policy.options import PolicyOptions
 from orthrus.policy.registry import POLICIES
 from orthrus.pooling.heads import Head
+from orthrus.pooling.select import choose_head
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ModelConfig, VllmConfig
+    from vllm.engine.arg_utils import EngineArgs
+
+logger = logging.getLogger("vllm.orthrus")
 
 KEY = "orthrus"
 RUNNER_SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
@@ -27,8 +32,19 @@ class UnsupportedConfigError(ValueError):
     """A vLLM setting that mixed steps cannot honour; the message names it and the way out."""
 
 
+class CheckpointPooling(BaseModel):
+    """What the checkpoint's sentence-transformers files in `folder` ask for; `size` is a vector's length."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    folder: str
+    head: Head
+    normalize: bool
+    size: int
+
+
 class OrthrusConfig(BaseModel):
-    """Settings of one engine. Every field is also a flag of `orthrus serve`."""
+    """Settings of one engine. All are flags of `orthrus serve`, but for `checkpoint`, which `apply` finds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,7 +53,9 @@ class OrthrusConfig(BaseModel):
     pooling: str | None = None
     allowed_pooling: tuple[str, ...] = tuple(h.value for h in Head if h is not Head.BUFFERED)
     matryoshka: bool = False
+    prefix_sums_mib: float = Field(default=64, ge=0)
     trace_steps: str | None = None
+    checkpoint: CheckpointPooling | None = None
 
     def model_post_init(self, _context: object) -> None:
         if self.policy not in POLICIES:
@@ -45,6 +63,16 @@ class OrthrusConfig(BaseModel):
         PolicyOptions(**self.policy_options)
         for name in (*self.allowed_pooling, *([self.pooling] if self.pooling else [])):
             Head.parse(name)
+
+    def head(self, request: str | None = None, adapter: Head | None = None) -> Head:
+        """The head of a request: `choose_head` over this engine's sources. Raises PoolingConfigError."""
+        return choose_head(
+            allowed=[Head(name) for name in self.allowed_pooling],
+            checkpoint=self.checkpoint.head if self.checkpoint else None,
+            adapter=adapter,
+            command_line=Head(self.pooling) if self.pooling else None,
+            request=request,
+        )
 
     @classmethod
     def of(cls, vllm_config: VllmConfig) -> OrthrusConfig:
@@ -69,6 +97,20 @@ def choose_runner_generation() -> None:
     os.environ[RUNNER_SWITCH] = "0"
 
 
+def prepare(engine_args: EngineArgs) -> None:
+    """Settle what vLLM would decide otherwise before its own validation.
+
+    A generative checkpoint with sentence-transformers files would be loaded for embeddings only
+    (vllm/config/model.py, `_get_default_runner_type`). Raises UnsupportedConfigError for a pooler config.
+    """
+    if engine_args.pooler_config is not None:
+        raise UnsupportedConfigError(
+            "Orthrus pools by itself: choose the head with --pooling, not --pooler-config"
+        )
+    if engine_args.runner == "auto":
+        engine_args.runner = "generate"
+
+
 def apply(vllm_config: VllmConfig) -> None:
     """Make a finished VllmConfig run Orthrus' scheduler, worker and pooling. Safe to call twice.
 
@@ -76,7 +118,7 @@ def apply(vllm_config: VllmConfig) -> None:
     prefill off for mean and CLS pooling and give up full CUDA graphs for decodes, neither of which
     mixed steps need (vllm/config/model.py, is_chunked_prefill_supported).
     """
-    OrthrusConfig.of(vllm_config)
+    config = OrthrusConfig.of(vllm_config)
     _refuse_unsupported(vllm_config)
     worker = "orthrus.engine.worker_cpu.CPUWorker"
     if not compat.current_platform.is_cpu():
@@ -89,10 +131,36 @@ def apply(vllm_config: VllmConfig) -> None:
         else "orthrus.engine.scheduler.MixedScheduler"
     )
     model = vllm_config.model_config
+    found = _checkpoint_pooling(model)
+    config = config.model_copy(update={"checkpoint": found})
+    settings = config.model_dump(mode="json", exclude_defaults=True)
+    vllm_config.additional_config = {**vllm_config.additional_config, KEY: settings}
+    if config.matryoshka:
+        model.hf_config.is_matryoshka = True
     if model.pooler_config is None:
         model.pooler_config = compat.PoolerConfig(
-            task="embed", seq_pooling_type="LAST", tok_pooling_type="ALL", use_activation=True
+            task="embed",
+            seq_pooling_type="LAST",
+            tok_pooling_type="ALL",
+            use_activation=found is None or found.normalize,
         )
+        source = "--pooling" if config.pooling else found.folder if found else "Orthrus' default"
+        logger.info("Embeddings: pooling head %r (from %s)", config.head().value, source)
+
+
+def _checkpoint_pooling(model: ModelConfig) -> CheckpointPooling | None:
+    folder = checkpoint.folder_of(model)
+    recipe = checkpoint.recipe_in(str(folder)) if folder else None
+    if folder is None or recipe is None:
+        return None
+    hidden_size = model.get_hidden_size()
+    checkpoint.check_width(recipe, hidden_size, folder)
+    return CheckpointPooling(
+        folder=str(folder),
+        head=recipe.head,
+        normalize=recipe.normalize,
+        size=recipe.dense[-1].out_features if recipe.dense else hidden_size,
+    )
 
 
 def _refuse_unsupported(vllm_config: VllmConfig) -> None:

@@ -30,17 +30,7 @@ class EmbeddingSpec:
     def of(cls, params: PoolingParams, config: OrthrusConfig) -> EmbeddingSpec:
         """Read a request. `extra_kwargs["pooling"]` overrides the engine's default head.
 
-        Raises ValueError for a head that does not exist or that the engine does not allow.
+        Raises PoolingConfigError (a ValueError) for a head that does not exist or is not allowed here.
         """
-        name = (params.extra_kwargs or {}).get(POOLING_KEY)
-        if name is not None and name not in config.allowed_pooling:
-            raise ValueError(
-                f"pooling {name!r} is not allowed here; allowed: {', '.join(config.allowed_pooling)}"
-            )
-        head = Head.parse(name or config.pooling or Head.MEAN)
+        head = config.head((params.extra_kwargs or {}).get(POOLING_KEY))
         return cls(head, params.use_activation is not False, params.dimensions)
-
-    @property
-    def may_read_prefix_cache(self) -> bool:
-        """Whether cached KV blocks may stand in for a prefix: only where no hidden state of it is needed."""
-        return self.head is Head.LAST

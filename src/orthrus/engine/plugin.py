@@ -29,6 +29,7 @@ def register() -> None:
             return original(self, *args, **kwargs)
         compat.check_version()
         config.choose_runner_generation()
+        config.prepare(self)
         vllm_config = original(self, *args, **kwargs)
         config.apply(vllm_config)
         return vllm_config

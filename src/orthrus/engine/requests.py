@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from orthrus.engine import compat
+from orthrus.engine import checkpoint, compat
 from orthrus.engine.config import OrthrusConfig, is_requested
-from orthrus.engine.embedding import EmbeddingSpec
+from orthrus.engine.embedding import POOLING_KEY
 
 
 def install() -> None:
@@ -30,7 +30,7 @@ def install() -> None:
             if request.pooling_params is None:
                 validate(self, _length(request), "decoder")
             else:
-                EmbeddingSpec.of(request.pooling_params, OrthrusConfig.of(self.vllm_config))
+                _settle_head(request, OrthrusConfig.of(self.vllm_config))
         return request
 
     @functools.wraps(validate)
@@ -47,3 +47,12 @@ def install() -> None:
 
 def _length(request: Any) -> int:
     return len(request.prompt_token_ids if request.prompt_embeds is None else request.prompt_embeds)
+
+
+def _settle_head(request: Any, config: OrthrusConfig) -> None:
+    """Write the head into the request's own copy of its parameters: an adapter's files are read here only."""
+    params, adapter = request.pooling_params, request.lora_request
+    extra = params.extra_kwargs or {}
+    wanted = checkpoint.adapter_head(adapter.lora_path) if adapter is not None else None
+    head = config.head(extra.get(POOLING_KEY), wanted)
+    params.extra_kwargs = {**extra, POOLING_KEY: head.value}

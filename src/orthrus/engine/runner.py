@@ -15,6 +15,7 @@ import torch
 from orthrus.engine.batch import MixedInputBatch
 from orthrus.engine.compat import AsyncModelRunnerOutput, GPUModelRunner, ModelRunnerOutput
 from orthrus.engine.pooler import StepPooler
+from orthrus.engine.prefix_reuse import ORDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,6 +52,7 @@ class MixedModelRunner(GPUModelRunner):
         self.pooler.release(req_id)
 
     def _update_states(self, scheduler_output: SchedulerOutput) -> Callable[..., Any] | None:
+        self._sum_orders = getattr(scheduler_output, ORDERS, None)
         # A preempted embedding loses its KV blocks and is computed again from its first token.
         for req_id in scheduler_output.preempted_req_ids or ():
             self.pooler.release(req_id)
@@ -149,6 +151,7 @@ class MixedModelRunner(GPUModelRunner):
             lengths=bounds[1:] - bounds[:-1],
             starts=batch.num_computed_tokens_cpu[rows],
             prompt_lens=batch.num_prompt_tokens[rows],
+            orders=self._sum_orders,
         )
 
     @contextmanager

@@ -16,8 +16,8 @@ from orthrus.engine import integrity
 from orthrus.engine.admission import AdapterWaiter, Admission
 from orthrus.engine.compat import AsyncScheduler, PauseState, RequestStatus, Scheduler
 from orthrus.engine.config import OrthrusConfig
-from orthrus.engine.embedding import EmbeddingSpec
 from orthrus.engine.grants import StepGrants
+from orthrus.engine.prefix_reuse import PrefixReuse
 from orthrus.engine.steps import StepRecord, StepRecorder
 from orthrus.engine.waiting import StepQueue, WaitingByKind, kind_of
 from orthrus.policy.options import PolicyOptions
@@ -59,13 +59,14 @@ class MixedScheduling(Scheduler):
         self._grants: StepGrants | None = None
         self._stuck: Kind | None = None
         self._adapter_waiter: AdapterWaiter | None = None
+        self._reuse = PrefixReuse(self, config)
         integrity.install()
         self._recorder = StepRecorder(config, self.parallel_config.data_parallel_index)
 
     def add_request(self, request: Request) -> None:
         if request.pooling_params is not None:
             self.embeddings.add(request.request_id)
-            if not EmbeddingSpec.of(request.pooling_params, self._config).may_read_prefix_cache:
+            if not self._reuse.may_read_cache(request):
                 request.skip_reading_prefix_cache = True
         super().add_request(request)
 
@@ -83,6 +84,7 @@ class MixedScheduling(Scheduler):
         waiting.promote(self._handle_blocked_waiting_request, self.deferred_waiting)
         if not self.embeddings or self._pause_state == PauseState.PAUSED_ALL:
             return self._schedule_generation(throttle_prefills)
+        self._reuse.begin_step()
         queues, decodes, adapters = self._running_work()
         admission = Admission(self, waiting, adapters, self._adapter_waiter)
         view = StepView(
@@ -98,6 +100,7 @@ class MixedScheduling(Scheduler):
         record = StepRecord.before(self, queues, plan)
         grants = StepGrants(plan)
         output = self._execute(grants, waiting, throttle_prefills)
+        self._reuse.attach_orders(output, self.embeddings)
         scheduled = grants.by_kind(output.num_scheduled_tokens)
         self.mix_policy.settle(scheduled)
         record.after(self, output, scheduled)
@@ -180,6 +183,15 @@ class MixedScheduling(Scheduler):
         if request.is_prefill_chunk or request.pooling_params is not None:
             return 0
         return tokens if grants.run_decodes else 0
+
+    def _get_local_prefix_cache_hit(self, request: Request) -> tuple[Any, int, int, bool]:
+        hit: tuple[Any, int, int, bool] = super()._get_local_prefix_cache_hit(request)
+        return hit if request.pooling_params is None else self._reuse.shorten(request, hit)
+
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+        self._reuse.clear()
+        done: bool = super().reset_prefix_cache(*args, **kwargs)
+        return done
 
     def _to_the_last_position(self, request: Request, computed: int, tokens: int) -> int:
         """Undo vLLM's reservation of one position for a sampled token: an embedding samples none, and one

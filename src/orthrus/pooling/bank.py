@@ -116,8 +116,8 @@ class PoolingBank:
         self._ledger.check_step(len(hidden), slots, lengths, starts)
         if not len(slots):
             return
-        heads = self._ledger.code[slots]
-        step = Segments(hidden, slots, lengths, starts, lengths.cumsum(0) - lengths, heads)
+        step = self.segments(hidden, slots, lengths, starts)
+        heads = step.heads
         summed, buffered = heads <= ledger.WEIGHTED, heads == ledger.BUFFERED
         if self._buffered is not None and bool(buffered.any()):
             self._buffered.store(step.select(buffered))
@@ -160,6 +160,11 @@ class PoolingBank:
         if head is Head.BUFFERED:
             raise PoolingStateError(f"slot {slot}: the buffered head has no O(d) state to copy")
         return PrefixState(head, int(self._ledger.seen[slot]), self.running(torch.tensor([slot]))[0])
+
+    def segments(self, hidden: Tensor, slots: Tensor, lengths: Tensor, starts: Tensor) -> Segments:
+        """The arguments of `update` as Segments, with the open slots' heads."""
+        offsets = lengths.cumsum(0) - lengths
+        return Segments(hidden, slots, lengths, starts, offsets, self._ledger.code[slots])
 
     def running(self, slots: Tensor) -> Tensor:
         """The undivided state of streaming heads in `slots` (int64 [k], CPU), float32 [k, hidden_size]."""

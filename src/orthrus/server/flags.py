@@ -20,6 +20,14 @@ POLICY_FLAGS: dict[str, tuple[type, str]] = {
 }
 
 
+def positive(text: str) -> int:
+    """A whole number of at least 1, as an argparse type."""
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return value
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add Orthrus' own flags to vLLM's parser."""
     group = parser.add_argument_group("Orthrus", "Embeddings and generation in the same steps.")
@@ -45,13 +53,22 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--count-decode", action="store_true", help="count expected decode tokens as generation work"
     )
+    group.add_argument(
+        "--prefix-sums-mib",
+        type=float,
+        default=OrthrusConfig().prefix_sums_mib,
+        help="memory for pooling states of cached prefixes, in MiB; 0 turns their reuse off",
+    )
     group.add_argument("--trace-steps", metavar="FILE", default=None, help="write a JSON line a step to FILE")
     group.add_argument(
-        "--max-embedding-inputs", type=int, default=2048, help="most inputs of one embeddings request"
+        "--max-embedding-inputs", type=positive, default=2048, help="most inputs of one embeddings request"
     )
-    group.add_argument("--max-request-bytes", type=int, default=32 * 2**20, help="largest request body")
+    group.add_argument("--max-request-bytes", type=positive, default=32 * 2**20, help="largest request body")
     group.add_argument(
-        "--max-open-requests", type=int, default=4096, help="open requests from which on the answer is 429"
+        "--max-open-requests",
+        type=positive,
+        default=4096,
+        help="open requests from which on the answer is 429",
     )
     group.add_argument(
         "--no-preload", action="store_true", help="do not preload libiomp5 and tcmalloc on the CPU backend"
@@ -73,6 +90,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         policy_options=options,
         pooling=args.pooling,
         matryoshka=args.matryoshka,
+        prefix_sums_mib=args.prefix_sums_mib,
         trace_steps=args.trace_steps,
     )
     return {**(args.additional_config or {}), KEY: config.model_dump(mode="json", exclude_defaults=True)}

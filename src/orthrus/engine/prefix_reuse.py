@@ -1,0 +1,101 @@
+"""Embeddings that start behind a cached prefix: the scheduler's decisions about kept pooling states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from orthrus.engine.embedding import EmbeddingSpec
+from orthrus.engine.prefix_sums import REUSABLE, PrefixSums, SumOrders
+from orthrus.pooling.heads import Head
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+    from orthrus.engine.config import OrthrusConfig
+    from orthrus.engine.scheduler import MixedScheduling
+
+ORDERS = "orthrus_sums"
+"""The attribute of a SchedulerOutput that carries a step's SumOrders to the workers."""
+
+
+def rows_of(vllm_config: VllmConfig, config: OrthrusConfig) -> int:
+    """How many states of float32 [hidden_size] fit into the configured memory; 0 turns reuse off."""
+    return int(config.prefix_sums_mib * 2**20) // (4 * vllm_config.model_config.get_hidden_size())
+
+
+class PrefixReuse:
+    """Which embeddings may read vLLM's prefix cache, how far, and what the workers keep for later.
+
+    Works where KV blocks and block hashes have one size and no KV connector adds its own tokens; elsewhere,
+    and with `prefix_sums_mib` 0, only the last head reads the cache.
+    """
+
+    def __init__(self, scheduler: MixedScheduling, config: OrthrusConfig) -> None:
+        self._scheduler = scheduler
+        self._config = config
+        rows = min(rows_of(scheduler.vllm_config, config), scheduler.cache_config.num_gpu_blocks)
+        usable = (
+            rows > 0
+            and scheduler.cache_config.enable_prefix_caching
+            and scheduler.connector is None
+            and scheduler.hash_block_size == scheduler.block_size
+            and len(scheduler.kv_cache_config.kv_cache_groups) == 1
+        )
+        self._sums = PrefixSums(rows, scheduler.block_size) if usable else None
+        self._loads: dict[str, int] = {}
+
+    def may_read_cache(self, request: Request) -> bool:
+        """Whether cached KV blocks may stand in for a prefix of this embedding."""
+        head = self._head(request)
+        return head is Head.LAST or (self._sums is not None and head in REUSABLE)
+
+    def begin_step(self) -> None:
+        """Call before a step is scheduled."""
+        self._loads.clear()
+        if self._sums is not None:
+            self._sums.begin_step()
+
+    def shorten(self, request: Request, hit: tuple[Any, int, int, bool]) -> tuple[Any, int, int, bool]:
+        """A prefix-cache hit of vLLM (blocks, tokens, …) cut back to the last boundary with a kept state."""
+        blocks, tokens, junction, diverged = hit
+        head = self._head(request)
+        if not tokens or head is Head.LAST:
+            return hit
+        kv = self._scheduler.kv_cache_manager
+        found = None
+        if self._sums is not None:
+            found = self._sums.longest(head, request.block_hashes, tokens)
+        if found is None:
+            return kv.empty_kv_cache_blocks, 0, 0, False
+        kept_tokens, row = found
+        self._loads[request.request_id] = row
+        if kept_tokens < tokens:
+            blocks = kv.truncate_computed_blocks(blocks, kept_tokens)
+        return blocks, kept_tokens, junction, diverged
+
+    def attach_orders(self, output: SchedulerOutput, embeddings: set[str]) -> None:
+        """Tell the workers which states to load and to keep in the step that `output` describes."""
+        if self._sums is None:
+            return
+        scheduled = output.num_scheduled_tokens
+        orders = SumOrders({req_id: row for req_id, row in self._loads.items() if req_id in scheduled})
+        for request_id in embeddings.intersection(scheduled):
+            request = self._scheduler.requests[request_id]
+            head = self._head(request)
+            if head in REUSABLE:
+                end = request.num_computed_tokens
+                start = end - scheduled[request_id]
+                saved = self._sums.save(head, request.block_hashes, start, end)
+                orders.saves.extend((request_id, position, row) for position, row in saved)
+        if orders.loads or orders.saves:
+            setattr(output, ORDERS, orders)
+
+    def clear(self) -> None:
+        """Forget all kept states, as vLLM forgets its cached blocks."""
+        if self._sums is not None:
+            self._sums.clear()
+
+    def _head(self, request: Request) -> Head:
+        return EmbeddingSpec.of(request.pooling_params, self._config).head
