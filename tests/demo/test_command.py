@@ -95,7 +95,7 @@ def test_sigterm_ends_the_demo_and_its_server(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if "1/3" in line:
+            if "1/4" in line:
                 process.send_signal(signal.SIGTERM)
                 break
         rest = process.stdout.read()

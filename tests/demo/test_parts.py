@@ -9,7 +9,7 @@ import pytest
 
 from orthrus.demo.metrics import Counters, MissingCountersError
 from orthrus.demo.questions import QUESTIONS, SHOWN
-from orthrus.demo.report import Phase, summary, verdict
+from orthrus.demo.report import Phase, steadiness, summary, verdict
 from orthrus.demo.state import DemoState
 from orthrus.demo.trace import Step, TraceReader
 from orthrus.demo.view import bar, plain_line
@@ -101,7 +101,7 @@ def test_a_bar_is_as_wide_as_the_budget_and_shows_the_smallest_share(
 
 def test_a_plain_line_names_the_step_and_the_queues() -> None:
     state = DemoState()
-    state.begin("3/3 both together", to_embed=10, chats=1)
+    state.begin("3/4 both together", to_embed=10, chats=1)
     state.embedded = 4
     state.steps.append(Step.parse(line(9, embed=40, decode=2)))
     text = plain_line(state)
@@ -120,15 +120,23 @@ def test_the_summary_adds_the_times_measured_alone() -> None:
         (0.3, 0.4),
         (0.6,),
     )
-    text = "\n".join(summary(embed, chat, both, 4))
-    # 10 000 tokens at 500/s are 20 s, 600 at 40/s are 15 s.
+    again = Phase(Counters(6.0, {"embed": 2000, "decode": 0}, {"embed": 8}), 64, (), ())
+    text = "\n".join(summary(embed, chat, both, again, 4))
+    # 4000 tokens in 10 s are 400/s, so 10 000 take 25 s; 600 at 40/s are 15 s.
     assert (
-        "embeddings alone take 20.0 s and the chats alone 15.0 s: 35.0 s one after the other, 30.0 s" in text
+        "embeddings alone take 25.0 s and the chats alone 15.0 s: 40.0 s one after the other, 30.0 s" in text
     )
+    assert "500 tokens/s before and 333 after" in text
+    assert "with care" in text
     assert "90 of 100 (90%) held both kinds" in text
-    assert "1.17 times as fast" in text
+    assert "1.33 times as fast" in text
     assert "after 100 ms alone and 600 ms beside" in text
     assert "after 30 ms alone and 350 ms beside" in text
+
+
+def test_two_close_speeds_are_called_steady() -> None:
+    assert steadiness(500, 460) == "The two agree within 10%."
+    assert "with care" in steadiness(440, 500)
 
 
 @pytest.mark.parametrize(

@@ -75,10 +75,11 @@ def test_the_demo_runs_to_its_end_in_plain_lines(monkeypatch: pytest.MonkeyPatch
     with view:
         asyncio.run(run_demo(options(keep_vectors=folder, save_picture=picture), view))
     text = output.getvalue()
-    assert "1/3 embeddings alone: " in text
+    assert "1/4 embeddings alone: " in text
     assert f"{run.SAMPLE} passages" in text
-    assert "2/3 chats alone: " in text
-    assert "3/3 both together: " in text
+    assert "2/4 chats alone: " in text
+    assert "3/4 both together: " in text
+    assert "4/4 embeddings alone again: " in text
     assert text.count("Q: ") == 3
     assert re.search(r"Together: 80 passages \(1280 tokens\) embedded and [1-9]\d* tokens generated", text)
     mixed, steps = map(int, re.search(r"Steps: (\d+) of (\d+) ", text).groups())  # type: ignore[union-attr]
@@ -92,7 +93,7 @@ def test_the_demo_runs_to_its_end_in_plain_lines(monkeypatch: pytest.MonkeyPatch
     assert svg.startswith("<svg")
     # An SVG holds no plain spaces, and a line may break anywhere between words.
     words = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", svg.replace("&#160;", " ")))
-    assert "3/3 both together" in words
+    assert "3/4 both together" in words
     assert re.search(r"\d+/80 passages", words)
     assert "@font-face" not in svg
     assert "url(http" not in svg
@@ -148,7 +149,7 @@ def test_an_interrupt_stops_the_server_and_all_it_started(
     view, output = recording(PlainView)
 
     def interrupt() -> None:
-        while "1/3" not in output.getvalue():
+        while "1/4" not in output.getvalue():
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -8,6 +8,7 @@ from statistics import median
 from orthrus.demo.metrics import Counters
 
 ABOUT_EQUAL = 0.05
+UNSTEADY = 0.10
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,21 @@ def verdict(together: float, apart: float) -> str:
     return f"Together was slower: it took {1 / ratio:.2f} times as long."
 
 
-def summary(embed: Phase, chat: Phase, both: Phase, chats: int) -> list[str]:
-    """The closing lines, from the phases of embeddings alone, chats alone, and both together."""
+def steadiness(before: float, after: float) -> str:
+    """What the two speeds measured alone say about the machine, in a sentence."""
+    if abs(before - after) <= UNSTEADY * max(before, after):
+        return "The two agree within 10%."
+    return (
+        "The two differ by more than 10%: something else used the machine, so take the comparison with care."
+    )
+
+
+def summary(before: Phase, chat: Phase, both: Phase, after: Phase, chats: int) -> list[str]:
+    """The closing lines, from the phases: embeddings alone, chats alone, both together, embeddings again."""
     tokens, steps = both.counters.tokens, both.counters.steps
-    embed_rate, chat_rate = embed.counters.rate("embed"), chat.counters.rate("decode")
+    rates = before.counters.rate("embed"), after.counters.rate("embed")
+    alone = before.counters.tokens["embed"] + after.counters.tokens["embed"]
+    embed_rate, chat_rate = alone / (before.seconds + after.seconds), chat.counters.rate("decode")
     embed_alone, chat_alone = tokens["embed"] / embed_rate, tokens["decode"] / chat_rate
     apart = embed_alone + chat_alone
     return [
@@ -65,9 +77,9 @@ def summary(embed: Phase, chat: Phase, both: Phase, chats: int) -> list[str]:
         f" {tokens['decode']:.0f} tokens generated for {chats} chats in {both.seconds:.1f} s.",
         f"Steps: {steps.get('mixed', 0):.0f} of {sum(steps.values()):.0f}"
         f" ({both.counters.mixed_share:.0%}) held both kinds.",
-        f"Alone, measured on the same server just before: embeddings {embed_rate:.0f} tokens/s"
-        f" ({embed.passages} passages in {embed.seconds:.1f} s),"
-        f" chats {chat_rate:.0f} tokens/s (over {chat.seconds:.1f} s).",
+        f"Alone, measured on the same server: embeddings {rates[0]:.0f} tokens/s before and {rates[1]:.0f}"
+        f" after ({before.passages} passages each), chats {chat_rate:.0f} tokens/s"
+        f" (over {chat.seconds:.1f} s). {steadiness(*rates)}",
         f"At those speeds the embeddings alone take {embed_alone:.1f} s and the chats alone"
         f" {chat_alone:.1f} s: {apart:.1f} s one after the other, {both.seconds:.1f} s together."
         f" {verdict(both.seconds, apart)}",

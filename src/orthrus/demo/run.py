@@ -32,7 +32,7 @@ from orthrus.retrieval.passages import Passage, load_passages
 
 T = TypeVar("T")
 READY_SECONDS = 300.0
-SAMPLE = 64
+SAMPLE = 48  # passages embedded alone, once before and once after the phase together
 CHAT_SECONDS = 10.0
 ANSWER_TOKENS = 48
 WARM_UP_TOKENS = 8
@@ -131,7 +131,7 @@ class Show:
         self._said: list[RenderableType] = []
 
     async def run(self) -> None:
-        """Embeddings alone, chats alone, both together, three answers, and what was measured."""
+        """Embeddings alone, chats alone, both, embeddings again; three answers; what was measured."""
         passages, lanes = load_passages(self._options.passages), self._options.chats
         async with self._http, aclosing(self._client):
             self._view.waiting("Warming up: one embedding and one chat, not measured")
@@ -139,19 +139,24 @@ class Show:
             await self._whole_answer(CHAT_PROMPTS[0], WARM_UP_TOKENS)
 
             sample = passages[:SAMPLE]
-            embed, _ = await self._measure(
-                "1/3 embeddings alone", lambda: self._client.embed_passages(sample), to_embed=len(sample)
+            before, _ = await self._measure(
+                "1/4 embeddings alone", lambda: self._client.embed_passages(sample), to_embed=len(sample)
             )
-            chat, _ = await self._measure("2/3 chats alone", lambda: asyncio.sleep(CHAT_SECONDS), chats=lanes)
+            chat, _ = await self._measure("2/4 chats alone", lambda: asyncio.sleep(CHAT_SECONDS), chats=lanes)
             both, vectors = await self._measure(
-                "3/3 both together",
+                "3/4 both together",
                 lambda: self._client.embed_passages(passages),
                 to_embed=len(passages),
                 chats=lanes,
             )
             picture = self._frame
+            after, _ = await self._measure(
+                "4/4 embeddings alone again",
+                lambda: self._client.embed_passages(sample),
+                to_embed=len(sample),
+            )
             await self._answer(Library(self._library_folder, passages, vectors), passages)
-        self._say(Text("\n" + "\n".join(f"- {line}" for line in summary(embed, chat, both, lanes))))
+        self._say(Text("\n" + "\n".join(f"- {line}" for line in summary(before, chat, both, after, lanes))))
         if self._options.save_picture:
             save_picture(self._options.save_picture, [picture, *self._said])
             self._view.say(Text(f"\nPicture: {self._options.save_picture}"))
