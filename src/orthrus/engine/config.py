@@ -48,7 +48,7 @@ class OrthrusConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    policy: str = "fcfs"
+    policy: str = "ibs"
     policy_options: dict[str, Any] = Field(default_factory=dict)
     pooling: str | None = None
     allowed_pooling: tuple[str, ...] = tuple(h.value for h in Head if h is not Head.BUFFERED)

@@ -17,6 +17,7 @@ from orthrus.engine.admission import AdapterWaiter, Admission
 from orthrus.engine.compat import AsyncScheduler, PauseState, RequestStatus, Scheduler
 from orthrus.engine.config import OrthrusConfig
 from orthrus.engine.grants import StepGrants
+from orthrus.engine.outlook import Outlook
 from orthrus.engine.prefix_reuse import PrefixReuse
 from orthrus.engine.steps import StepRecord, StepRecorder
 from orthrus.engine.waiting import StepQueue, WaitingByKind, kind_of
@@ -52,7 +53,9 @@ class MixedScheduling(Scheduler):
         super().__init__(*args, **kwargs)
         config = OrthrusConfig.of(self.vllm_config)
         self.waiting = WaitingByKind(self.policy)
-        self.mix_policy = make(config.policy, PolicyOptions(**config.policy_options))
+        options = PolicyOptions(**config.policy_options)
+        self.mix_policy = make(config.policy, options)
+        self._outlook = Outlook(self, options)
         self._config = config
         self.embeddings: set[str] = set()
         self.real_waiting: WaitingByKind = self.waiting
@@ -73,6 +76,7 @@ class MixedScheduling(Scheduler):
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self.embeddings.discard(request.request_id)
         self.real_waiting.forget(request.request_id)
+        self._outlook.observe(request)
         return super()._free_request(request, *args, **kwargs)
 
     def check_idle(self) -> dict[str, int]:
@@ -93,6 +97,8 @@ class MixedScheduling(Scheduler):
             embed=queues[Kind.EMBED],
             prefill=queues[Kind.PREFILL],
             admit=admission,
+            expected_decode_tokens=self._outlook.expected_decode_tokens(),
+            oldest_prefill_wait_s=self._outlook.oldest_prefill_wait_s(),
             spare=self.max_num_scheduled_tokens if self.cache_config.enable_prefix_caching else 0,
         )
         plan = self.mix_policy.plan(view)
@@ -102,6 +108,7 @@ class MixedScheduling(Scheduler):
         output = self._execute(grants, waiting, throttle_prefills)
         self._reuse.attach_orders(output, self.embeddings)
         scheduled = grants.by_kind(output.num_scheduled_tokens)
+        scheduled[Kind.DECODE] = output.total_num_scheduled_tokens - sum(scheduled.values())
         self.mix_policy.settle(scheduled)
         record.after(self, output, scheduled)
         self._recorder.write(record)

@@ -146,7 +146,7 @@ class _StepMetrics:
             (self._running, record.running),
             (self._waiting, record.waiting),
             (self._remaining, record.remaining),
-            (self._credit, record.credits),
+            (self._credit, {kind: record.credits.get(f"credit_{kind}", 0.0) for kind in self._credit}),
         ):
             for kind, value in values.items():
                 if kind in gauges:

@@ -28,6 +28,10 @@ def kind_of(request: Request) -> Kind:
     return Kind.EMBED if request.pooling_params is not None else Kind.PREFILL
 
 
+def _max_output_tokens(request: Request) -> int:
+    return request.max_tokens if request.pooling_params is None else 0
+
+
 class WaitingByKind(RequestQueue):
     """vLLM's waiting queue (v1/core/sched/request_queue.py) split by kind.
 
@@ -39,6 +43,7 @@ class WaitingByKind(RequestQueue):
 
     def __init__(self, policy: SchedulingPolicy) -> None:
         self.kinds = {kind: KindQueue(kind) for kind in (Kind.EMBED, Kind.PREFILL)}
+        self.max_output_tokens = 0
         self.orders: dict[str, tuple[float, ...]] = {}
         self._by_priority = policy == SchedulingPolicy.PRIORITY
         self._arrivals = count()
@@ -62,6 +67,7 @@ class WaitingByKind(RequestQueue):
             self._blocked[request_id] = request
             return
         self._requests[request_id] = request
+        self.max_output_tokens += _max_output_tokens(request)
         self.kinds[kind_of(request)].add(
             request_id, request.num_tokens - request.num_computed_tokens, self.orders[request_id]
         )
@@ -81,6 +87,7 @@ class WaitingByKind(RequestQueue):
         request_id = request.request_id
         if self._blocked.pop(request_id, None) is None and self._requests.pop(request_id, None) is not None:
             self.kinds[kind_of(request)].remove(request_id)
+            self.max_output_tokens -= _max_output_tokens(request)
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
         for request in requests:

@@ -1,0 +1,70 @@
+from types import SimpleNamespace
+
+import pytest
+
+from orthrus.engine.outlook import NEWEST_WEIGHT, Outlook
+from orthrus.policy.options import PolicyOptions
+from orthrus.policy.queues import KindQueue
+from orthrus.policy.work import Kind
+
+
+def generation(outputs, max_tokens, arrival=0.0):
+    return SimpleNamespace(
+        pooling_params=None, num_output_tokens=outputs, max_tokens=max_tokens, arrival_time=arrival
+    )
+
+
+class Waiting:
+    """A stand-in for WaitingByKind."""
+
+    def __init__(self, *requests):
+        self.requests = requests
+        self.max_output_tokens = sum(r.max_tokens for r in requests)
+        self.kinds = {Kind.PREFILL: KindQueue(Kind.PREFILL)}
+        for i, _ in enumerate(requests):
+            self.kinds[Kind.PREFILL].add(f"w{i}", 1, i)
+
+    def __bool__(self):
+        return bool(self.requests)
+
+    def peek_request(self):
+        return self.requests[0]
+
+
+def outlook(running=(), waiting=(), **options):
+    scheduler = SimpleNamespace(running=list(running), real_waiting=Waiting(*waiting))
+    return Outlook(scheduler, PolicyOptions(**options))
+
+
+def test_both_estimates_are_zero_while_their_option_is_off():
+    idle = outlook([generation(0, 100)], [generation(0, 50)])
+    assert idle.expected_decode_tokens() == 0
+    assert idle.oldest_prefill_wait_s() == 0.0
+
+
+def test_expected_decodes_are_max_tokens_until_outputs_were_seen():
+    view = outlook([generation(10, 100)], [generation(0, 50), generation(0, 70)], count_decode=True)
+    assert view.expected_decode_tokens() == 90 + 120
+    view.observe(generation(30, 100))
+    # mean 30: the running one has 20 left, the two waiting ones 30 each
+    assert view.expected_decode_tokens() == 20 + 60
+    view.observe(generation(40, 100))
+    mean = 30 + NEWEST_WEIGHT * 10
+    assert view.expected_decode_tokens() == int((mean - 10) + 2 * mean)
+
+
+def test_an_output_longer_than_the_mean_still_counts_as_one_token():
+    view = outlook([generation(35, 100)], count_decode=True)
+    view.observe(generation(30, 100))
+    assert view.expected_decode_tokens() == 1
+
+
+def test_the_oldest_wait_is_that_of_a_generation_without_a_first_token(monkeypatch):
+    monkeypatch.setattr("orthrus.engine.outlook.time.time", lambda: 100.0)
+    view = outlook(
+        [generation(3, 10, arrival=1.0), generation(0, 10, arrival=97.5)],
+        [generation(0, 10, arrival=98.0)],
+        ttft_target_s=1.0,
+    )
+    assert view.oldest_prefill_wait_s() == pytest.approx(2.5)
+    assert outlook([generation(3, 10)], ttft_target_s=1.0).oldest_prefill_wait_s() == 0.0
