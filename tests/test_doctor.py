@@ -35,6 +35,7 @@ HEALTHY = Facts(
     tcmalloc=Path("/usr/lib/libtcmalloc_minimal.so.4"),
     compiler="/usr/bin/g++",
     cache=Path(tempfile.gettempdir()) / "orthrus",
+    sample_models={"smollm2": True},
 )
 ON_GPU = replace(
     HEALTHY, accelerator="cuda", sees_gpu=True, libiomp5=None, tcmalloc=None, cpu_flags=frozenset()
@@ -111,6 +112,13 @@ TROUBLE = [
         "take it out",
     ),
     (replace(HEALTHY, env={"LD_PRELOAD": "libgomp.so.1"}), "LD_PRELOAD", Level.WARNING, "OpenMP", "unset"),
+    (
+        replace(HEALTHY, sample_models={"smollm2": False}),
+        "sample model",
+        Level.WARNING,
+        "not in the cache yet: smollm2",
+        "orthrus models get smollm2",
+    ),
 ]
 
 
@@ -146,12 +154,7 @@ def test_the_cache_folder_need_not_exist_but_must_be_writable(tmp_path: Path) ->
     (tmp_path / "file").touch()
     finding = doctor.check_cache(replace(HEALTHY, cache=tmp_path / "file" / "orthrus"))
     assert finding.level is Level.PROBLEM
-    assert "XDG_CACHE_HOME" in finding.mend
-
-
-def test_the_cache_folder_follows_the_xdg_variable(tmp_path: Path) -> None:
-    assert doctor_facts.cache_folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "orthrus"
-    assert doctor_facts.cache_folder({"XDG_CACHE_HOME": ""}) == Path.home() / ".cache" / "orthrus"
+    assert "ORTHRUS_CACHE" in finding.mend
 
 
 def test_the_probe_reads_what_happened_to_each_import() -> None:
@@ -222,9 +225,13 @@ def test_exit_status_and_json(facts: Facts, status: int, monkeypatch: pytest.Mon
     assert f"{status} problem(s)" in text.output
 
 
-def test_gathered_facts_name_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gathered_facts_name_this_process_and_its_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(doctor_facts, "import_packages", lambda: ({"torch": Package("2")}, False))
+    monkeypatch.setenv("ORTHRUS_CACHE", str(tmp_path))
     facts = doctor_facts.gather()
+    assert (facts.cache, facts.sample_models) == (tmp_path, {"smollm2": False})
     assert facts.python == sys.version_info[:3]
     assert facts.cores == len(os.sched_getaffinity(0))
     assert facts.memory > 0

@@ -219,8 +219,17 @@ def check_cache(facts: Facts) -> Finding:
     nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
         return ok("cache folder", str(folder))
-    mend = f"make {nearest} writable, or set XDG_CACHE_HOME to a folder that is"
+    mend = f"make {nearest} writable, or set ORTHRUS_CACHE to a folder that is"
     return Finding("cache folder", Level.PROBLEM, f"{folder} cannot be written to", mend)
+
+
+def check_sample_models(facts: Facts) -> Finding:
+    """The sample models are in the cache, whole; what needs one fetches it, which takes a network."""
+    absent = [name for name, present in facts.sample_models.items() if not present]
+    if absent:
+        mend = f"orthrus models get {absent[0]} (or use a model of your own)"
+        return Finding("sample model", Level.WARNING, f"not in the cache yet: {', '.join(absent)}", mend)
+    return ok("sample model", ", ".join(facts.sample_models) or "none is known")
 
 
 CHECKS: tuple[Callable[[Facts], Finding], ...] = (
@@ -237,6 +246,7 @@ CHECKS: tuple[Callable[[Facts], Finding], ...] = (
     check_compiler,
     check_preload,
     check_cache,
+    check_sample_models,
 )
 
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import orthrus
-from orthrus import preload
+from orthrus import models, preload
+from orthrus.models.cache import cache_root
 
 PACKAGES = ("torch", "transformers", "vllm")
 COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
@@ -55,7 +56,7 @@ class Facts:
 
     `packages` has no entry for a package that is not installed. `memory` is in bytes: what this process
     may still use, the limits of its control group included. `accelerator` is what torch was built for
-    ("cuda", "hip", "xpu"), None for a CPU build.
+    ("cuda", "hip", "xpu"), None for a CPU build. `sample_models` says which are in the cache, whole.
     """
 
     python: tuple[int, int, int]
@@ -71,6 +72,7 @@ class Facts:
     tcmalloc: Path | None
     compiler: str | None
     cache: Path
+    sample_models: Mapping[str, bool] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     orthrus: str = orthrus.__version__
 
@@ -146,12 +148,6 @@ def available_memory(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("
     return available if limit == "max" else max(0, min(available, int(limit) - used))
 
 
-def cache_folder(env: Mapping[str, str]) -> Path:
-    """Where Orthrus keeps what it fetches: `orthrus` in XDG_CACHE_HOME, else in ~/.cache."""
-    base = env.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "orthrus"
-
-
 def gather() -> Facts:
     """Look at this machine; takes as long as importing vLLM does, a few seconds."""
     packages, sees_gpu = import_packages()
@@ -168,6 +164,7 @@ def gather() -> Facts:
         libiomp5=preload.find_libiomp5(),
         tcmalloc=preload.find_tcmalloc(),
         compiler=shutil.which(os.environ.get("CXX", "g++")),
-        cache=cache_folder(os.environ),
+        cache=cache_root(),
+        sample_models={name: models.is_present(name) for name in models.SAMPLES},
         env=dict(os.environ),
     )
