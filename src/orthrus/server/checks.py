@@ -6,6 +6,7 @@ allowed; `check_embedding` returns the body in the form that vLLM's own request 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +34,22 @@ class EmbeddingLimits:
     smaller_dimensions: bool
 
 
+def parse_body(content: bytes) -> object:
+    """The JSON value in a request's body. Raises RequestError where it is none, or is nested too deep."""
+    try:
+        return json.loads(content)
+    except ValueError as error:  # JSON, encoding, or a number of too many digits
+        raise RequestError(f"the request body is not JSON: {error}", "body") from error
+    except RecursionError as error:
+        raise RequestError("the request body is nested too deep", "body") from error
+
+
 def check_embedding(body: object, limits: EmbeddingLimits) -> dict[str, Any]:
     """The request body, checked and normalised. Raises RequestError."""
     if not isinstance(body, dict):
         raise RequestError("the request body must be a JSON object", "body")
     request = dict(body)
+    _check_text(request.get("model"), "model", "model")
     if "input" not in request and "messages" not in request:
         raise RequestError("'input' (or 'messages') is required", "input")
     _check_encoding(request)
@@ -110,6 +122,7 @@ def _check_input(given: Any, limits: EmbeddingLimits, *, truncated: bool) -> Non
     if isinstance(given, str):
         if not given:
             raise RequestError("input is an empty string; give at least one character", "input")
+        _check_text(given, "input", "input")
         return
     if not isinstance(given, list):
         raise RequestError(
@@ -120,8 +133,9 @@ def _check_input(given: Any, limits: EmbeddingLimits, *, truncated: bool) -> Non
     if not given:
         raise RequestError("input is an empty list; give at least one text or token id", "input")
     if all(isinstance(item, dict) for item in given):
+        _check_messages(given, "input")
         return
-    if all(_is_int(item) for item in given):
+    if _is_int(given[0]):
         _check_token_ids(given, "input", limits, truncated=truncated)
         return
     if len(given) > limits.max_inputs:
@@ -142,8 +156,31 @@ def _check_item(item: Any, where: str, kind: type, limits: EmbeddingLimits, *, t
         )
     if not item:
         raise RequestError(f"{where} is empty; give at least one character or token id", "input")
-    if isinstance(item, list) and not all(isinstance(message, dict) for message in item):
+    if isinstance(item, str):
+        _check_text(item, where, "input")
+    elif all(isinstance(message, dict) for message in item):
+        _check_messages(item, where)
+    else:
         _check_token_ids(item, where, limits, truncated=truncated)
+
+
+def _check_text(text: object, where: str, param: str) -> None:
+    if not isinstance(text, str):
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"{where} has a lone surrogate ({text[error.start]!r}) at character {error.start}; "
+            f"it is not valid Unicode text",
+            param,
+        ) from error
+
+
+def _check_messages(messages: list[dict[str, Any]], where: str) -> None:
+    for i, message in enumerate(messages):
+        if not isinstance(message.get("role"), str):
+            raise RequestError(f"{where}[{i}] is a chat message without a 'role'", "input")
 
 
 def _check_token_ids(ids: list[Any], where: str, limits: EmbeddingLimits, *, truncated: bool) -> None:
@@ -167,5 +204,8 @@ def _is_int(value: object) -> bool:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deep, or a number of too many digits
+        text = f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:60]}…"

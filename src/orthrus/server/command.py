@@ -18,10 +18,24 @@ PLUGIN_GROUPS = (
 
 
 def main(argv: list[str]) -> int:
-    """Serve until stopped; `argv` is what follows `orthrus serve`. Returns the exit status."""
+    """Serve until stopped; `argv` is what follows `orthrus serve`.
+
+    Returns the exit status: 0 stopped, 1 the engine died, 2 a setting was refused, 130 Ctrl-C at start-up.
+    """
+    try:
+        return _serve(argv)
+    except KeyboardInterrupt:
+        sys.stderr.write("orthrus serve: stopped before it was ready\n")
+        return 130
+
+
+def _serve(argv: list[str]) -> int:
     if "--no-preload" not in argv:
         reexec_with_preload()
-    from orthrus.engine.config import choose_runner_generation
+    from pydantic import ValidationError
+
+    from orthrus.engine.config import UnsupportedConfigError, choose_runner_generation
+    from orthrus.pooling.errors import PoolingConfigError
     from orthrus.server import vllm_server
     from orthrus.server.flags import add_flags, settings
 
@@ -36,7 +50,12 @@ def main(argv: list[str]) -> int:
         parser.error(str(error))
     allow_plugins()
     vllm_server.share_metrics()
-    return vllm_server.run(args)
+    try:
+        return vllm_server.run(args)
+    except (UnsupportedConfigError, PoolingConfigError) as error:
+        parser.error(str(error))
+    except ValidationError as error:  # vLLM's own settings
+        parser.error("; ".join(finding["msg"] for finding in error.errors()))
 
 
 def allow_plugins() -> None:

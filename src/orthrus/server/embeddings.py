@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from http import HTTPStatus
 from typing import Any
 
@@ -24,7 +23,7 @@ from orthrus.engine.compat import (
 )
 from orthrus.engine.config import OrthrusConfig
 from orthrus.engine.embedding import POOLING_KEY
-from orthrus.server.checks import EmbeddingLimits, RequestError, check_embedding
+from orthrus.server.checks import EmbeddingLimits, RequestError, check_embedding, parse_body
 
 router = APIRouter()
 _REQUEST: TypeAdapter[Any] = TypeAdapter(EmbeddingRequest)
@@ -64,12 +63,13 @@ class MixedServingEmbedding(ServingEmbedding):
 def limits_of(vllm_config: Any, max_inputs: int) -> EmbeddingLimits:
     """The limits that a server's configuration implies."""
     model = vllm_config.model_config
+    config = OrthrusConfig.of(vllm_config)
     return EmbeddingLimits(
         max_model_len=model.max_model_len,
         vocab_size=model.get_vocab_size(),
-        native_size=model.embedding_size,
+        native_size=config.checkpoint.size if config.checkpoint else model.embedding_size,
         max_inputs=max_inputs,
-        allowed_pooling=OrthrusConfig.of(vllm_config).allowed_pooling,
+        allowed_pooling=config.allowed_pooling,
         smaller_dimensions=model.is_matryoshka,
     )
 
@@ -85,10 +85,8 @@ async def create_embedding(raw_request: Request) -> Response:
     """OpenAI's embeddings route; `pooling` and `normalize` are ours (see docs/server.md)."""
     state = raw_request.app.state
     try:
-        body = check_embedding(await raw_request.json(), state.orthrus_limits)
+        body = check_embedding(parse_body(await raw_request.body()), state.orthrus_limits)
         request = _REQUEST.validate_python(body)
-    except json.JSONDecodeError as error:
-        raise VLLMValidationError(f"the request body is not JSON: {error}", parameter="body") from error
     except RequestError as error:
         if error.status != HTTPStatus.BAD_REQUEST:
             raise GracefulHTTPError(str(error), HTTPStatus(error.status)) from error

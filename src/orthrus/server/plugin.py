@@ -15,17 +15,34 @@ state_router = APIRouter(prefix="/orthrus")
 
 @state_router.get("/state")
 async def state(raw_request: Request) -> dict[str, Any]:
-    """The engine's settings and, for each worker, what it holds; all counts are 0 when it is idle."""
+    """The engine's settings and what its scheduler and workers hold; all counts are 0 when it is idle.
+
+    With data parallelism the counts are those of the first replica.
+    """
     engine = raw_request.app.state.orthrus_engine
-    return {
-        "config": OrthrusConfig.of(engine.vllm_config).model_dump(),
-        "workers": await engine.collective_rpc("integrity"),
-    }
+    held = await engine.engine_core.call_utility_async("orthrus_check_idle")
+    return {"config": OrthrusConfig.of(engine.vllm_config).model_dump(), **held}
 
 
 def api_keys(args: Namespace) -> tuple[str, ...]:
     """The accepted keys: those of --api-key, else of VLLM_API_KEY, as vLLM reads them."""
     return tuple(key for key in (args.api_key or [os.environ.get("VLLM_API_KEY")]) if key)
+
+
+def note_failure(engine_client: Any, args: Namespace) -> None:
+    """Set `args.engine_failed` at the engine's shutdown: true where it had died before anyone stopped it.
+
+    vLLM's server ends in the same way in both cases (entrypoints/launchers/launcher.py), and afterwards
+    the client counts as dead in both.
+    """
+    shutdown = engine_client.shutdown
+
+    def noted_shutdown(*positional: Any, **named: Any) -> Any:
+        if not hasattr(args, "engine_failed"):
+            args.engine_failed = engine_client.errored
+        return shutdown(*positional, **named)
+
+    engine_client.shutdown = noted_shutdown
 
 
 class OrthrusEndpoints:
@@ -64,3 +81,4 @@ class OrthrusEndpoints:
         )
         app_state.orthrus_limits = limits_of(engine_client.vllm_config, args.max_embedding_inputs)
         app_state.orthrus_engine = engine_client
+        note_failure(engine_client, args)

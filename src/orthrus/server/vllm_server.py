@@ -34,8 +34,8 @@ def share_metrics() -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until stopped, as `vllm serve` does. Returns the exit status."""
+    """Serve until stopped, as `vllm serve` does. Returns the exit status: 1 after the engine has died."""
     compat.configure_logging_from_args(args)
     compat.validate_parsed_serve_args(args)
     compat.ServeSubcommand.cmd(args)
-    return 0
+    return int(getattr(args, "engine_failed", False))
