@@ -61,7 +61,7 @@ def run_and_show(
 
 
 def _run(bench: Bench, console: Console, resume: bool) -> Outcome:
-    with _terminated_as_exit(), _progress(bench, console) as (tell, done):
+    with terminated_as_exit(), _progress(bench, console) as (tell, done):
         outcome = bench.run(resume, tell, done)
     for failure in outcome.failures:
         console.print(f"failed: {failure}", style="red", highlight=False)
@@ -126,7 +126,9 @@ class Doer:
 
 
 @contextmanager
-def _terminated_as_exit() -> Iterator[None]:
+def terminated_as_exit() -> Iterator[None]:
+    """Inside, SIGTERM raises SystemExit, so that `with` blocks end what they started."""
+
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
