@@ -60,7 +60,6 @@ def stock_engine() -> Iterator[Engine]:
 
 def _start(started: dict[str, Any], model: Path, **kwargs: Any) -> Any:
     import torch
-
     from vllm import LLM
 
     key = repr((str(model), sorted(kwargs.items(), key=lambda item: item[0])))
@@ -82,8 +81,11 @@ def _start(started: dict[str, Any], model: Path, **kwargs: Any) -> Any:
 
 
 def _stop(started: dict[str, Any]) -> None:
+    # vLLM collects garbage several times for every engine that it shuts down.
+    gc.freeze()
     while started:
         _, llm = started.popitem()
         llm.llm_engine.engine_core.shutdown()
         del llm
+    gc.unfreeze()
     gc.collect()

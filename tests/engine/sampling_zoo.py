@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
+from engine_driver import generate
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.sample.logits_processor import (
@@ -13,8 +13,6 @@ from vllm.v1.sample.logits_processor import (
     LogitsProcessor,
     MoveDirectionality,
 )
-
-from engine_driver import generate
 
 SAMPLED: dict[str, Any] = {"temperature": 0.9, "seed": 11}
 
