@@ -20,8 +20,15 @@ def get(name: Name) -> None:
     from orthrus.models.smollm2 import FetchError
 
     try:
-        with Console(stderr=True).status(f"{name}: looking") as status:
-            folder = models.get(name, lambda stage: status.update(f"{name}: {stage}"))
+        console = Console(stderr=True)
+        with console.status(f"{name}: looking") as status:
+
+            def show(stage: str) -> None:
+                status.update(f"{name}: {stage}")
+                if not console.is_terminal:  # no spinner there: a log gets a line for every stage
+                    console.print(f"{name}: {stage}", highlight=False)
+
+            folder = models.get(name, show)
     except models.UnknownModelError as error:
         raise typer.BadParameter(str(error)) from error
     except (FetchError, ChecksumError) as error:

@@ -1,6 +1,8 @@
 import hashlib
+import signal
+import subprocess
+import sys
 import threading
-import time
 
 import pytest
 
@@ -37,19 +39,40 @@ def test_an_interrupted_try_leaves_nothing_and_the_next_one_succeeds(tmp_path):
     assert sorted(p.name for p in (tmp_path / "m").iterdir()) == [cache.COMPLETE, "whole"]
 
 
-def test_two_at_once_make_it_once(tmp_path):
-    made = []
+def test_the_second_of_two_at_once_waits_for_the_first_and_says_so(tmp_path):
+    made, said = [], []
+    inside, waiting = threading.Event(), threading.Event()
 
-    def slow(work):
-        made.append(work)
-        time.sleep(0.2)
+    def first(work):
+        inside.set()
+        assert waiting.wait(60)
+        made.append("first")
 
-    threads = [threading.Thread(target=cache.fill, args=(tmp_path / "m", slow)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(made) == 1
+    def tell(line):
+        said.append(line)
+        waiting.set()
+
+    thread = threading.Thread(target=cache.fill, args=(tmp_path / "m", first))
+    thread.start()
+    assert inside.wait(60)
+    cache.fill(tmp_path / "m", lambda work: made.append("second"), tell)
+    thread.join()
+    assert made == ["first"]
+    assert said == ["waiting for another process that is fetching it"]
+
+
+def test_a_killed_process_frees_the_lock_and_its_half_is_swept_away(tmp_path):
+    script = (
+        "import os, sys; from pathlib import Path; from orthrus.models import cache\n"
+        "def make(work):\n    (work / 'half').mkdir(); os.kill(os.getpid(), 9)\n"
+        "cache.fill(Path(sys.argv[1]), make)"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path / "m")], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.glob(".m.tmp-*"))) == 1
+    cache.fill(tmp_path / "m", lambda work: (work / "whole").touch())
+    assert cache.is_complete(tmp_path / "m")
+    assert list(tmp_path.glob(".m.tmp-*")) == []
 
 
 def test_a_wrong_checksum_names_both_sums(tmp_path):

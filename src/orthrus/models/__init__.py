@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,15 @@ def get(name: str, progress: Callable[[str], None] = lambda _: None) -> Path:
 
 
 def resolve(name_or_path: str) -> str:
-    """What to hand to vLLM or transformers: a sample model's folder, or the argument unchanged."""
+    """What to hand to vLLM or transformers: a sample model's folder, or the argument unchanged.
+
+    A sample model is fetched where it is missing, with a line on standard error for every stage.
+    Raises FetchError or ChecksumError as `get` does.
+    """
     if name_or_path in SAMPLES and not Path(name_or_path).exists():
-        return str(get(name_or_path))
+        return str(get(name_or_path, lambda stage: _report(name_or_path, stage)))
     return name_or_path
+
+
+def _report(name: str, stage: str) -> None:
+    sys.stderr.write(f"orthrus: {name}: {stage}\n")

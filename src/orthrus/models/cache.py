@@ -31,14 +31,17 @@ def is_complete(folder: Path) -> bool:
     return (folder / COMPLETE).is_file()
 
 
-def fill(folder: Path, make: Callable[[Path], None]) -> None:
+def fill(
+    folder: Path, make: Callable[[Path], None], progress: Callable[[str], None] = lambda _: None
+) -> None:
     """Have `make` write into a temporary folder, then move it to `folder` in one step.
 
-    Returns at once where the folder is complete; a second caller waits for the first. What an
-    interrupted earlier try has left is removed. Errors of `make` pass through and leave nothing.
+    Returns at once where the folder is complete; a second caller waits for the first, and
+    `progress` is told so. What an interrupted earlier try has left is removed. Errors of `make`
+    pass through and leave nothing.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.parent / f".{folder.name}.lock"):
+    with _locked(folder.parent / f".{folder.name}.lock", progress):
         if is_complete(folder):
             return
         for leftover in folder.parent.glob(f".{folder.name}.tmp-*"):
@@ -64,7 +67,11 @@ def check_sha256(path: Path, expected: str) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, progress: Callable[[str], None]) -> Iterator[None]:
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting for another process that is fetching it")
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -91,7 +91,9 @@ def write_weights(gguf: GgufFile, folder: Path) -> None:
         name: torch.from_numpy(np.array(array, dtype=np.float32)).to(torch.bfloat16)
         for name, array in sorted(gguf.tensors().items())
     }
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    target = folder / "model.safetensors"
+    save_file(tensors, target, metadata={"format": "pt"})
+    target.chmod(0o644)  # safetensors creates files that only their owner reads; a cache may be shared
 
 
 def write_config(gguf: GgufFile, folder: Path) -> None:

@@ -33,12 +33,13 @@ class PackagedGguf:
         """Make `folder` hold the converted model; nothing happens where it does."""
         if is_complete(folder):
             return
-        fill(folder, lambda work: self._make(work, progress))
+        fill(folder, lambda work: self._make(work, progress), progress)
 
     def _make(self, work: Path, progress: Callable[[str], None]) -> None:
         from orthrus.models.gguf_llama import convert
 
-        with tempfile.TemporaryDirectory(dir=work.parent, prefix=f".{work.name}.download-") as scratch:
+        # Inside `work`, so that what a killed process leaves is swept away with it.
+        with tempfile.TemporaryDirectory(dir=work, prefix="download-") as scratch:
             progress(f"downloading {self.requirement}")
             wheel = self._download(Path(scratch))
             check_sha256(wheel, self.wheel_sha256)
