@@ -67,9 +67,13 @@ async def test_cancelling_the_await_cancels_the_work(background: Background) -> 
 async def test_iteration_ends_with_the_items_their_error_or_the_reader(background: Background) -> None:
     closed = threading.Event()
     seen: list[int] = []
-    with pytest.raises(ValueError, match="too far"):
+
+    async def read() -> None:
         async for item in background.iterate(count(closed)):
             seen.append(item)
+
+    with pytest.raises(ValueError, match="too far"):
+        await read()
     assert seen == list(range(1000))
     closed.clear()
     items = background.iterate(count(closed))
