@@ -38,6 +38,8 @@ COMMANDS: dict[str, Command] = {
     "serve": Command(
         "orthrus.server.command:main", "Serve a model: chat, completions and embeddings.", raw=True
     ),
+    "demo": Command("orthrus.demo.command:demo", "Chat and embed at once with one engine, and watch it."),
+    "bench": Command("orthrus.cli_bench:app", "Measure mixed workloads on topologies of real servers."),
     "simulate": Command("orthrus.cli_simulate:app", "Run simulations on the engine's scheduling policies."),
     "trace": Command("orthrus.cli_trace:app", "Read a step trace: figures and pictures."),
     "models": Command("orthrus.cli_models:app", "Fetch and find the sample models."),
