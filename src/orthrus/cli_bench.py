@@ -150,6 +150,62 @@ def quick(
 
 
 @app.command()
+def paper(
+    name: Annotated[str, typer.Argument(help="fig3, fig5, ...; `list` says what there is.")],
+    model: Model = None,
+    devices: Annotated[str | None, typer.Option(help="cpu:0,1 or gpu:0,1,2,3.")] = None,
+    seconds: Seconds = None,
+    num_prompts: Prompts = None,
+    repetitions: Repetitions = None,
+    seed: Seed = None,
+    max_concurrency: Concurrency = None,
+    out: Out = None,
+    resume: Resume = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Measure one of the paper's tables or figures and print the paper's values beside ours."""
+    from orthrus.bench.paper.command import compare, parse_devices
+    from orthrus.bench.paper.experiments import ELSEWHERE, EXPERIMENTS, on_devices, spec_of
+
+    if name == "list":
+        for known, experiment in EXPERIMENTS.items():
+            typer.echo(f"{known:8} {experiment.title}")
+        for known, command in ELSEWHERE.items():
+            typer.echo(f"{known:8} see: {command}")
+        return
+    console = Console()
+    failures: list[str] = []
+    with told():
+        if name in ELSEWHERE:
+            raise SpecError(f"{name} is measured by: {ELSEWHERE[name]}")
+        if name not in EXPERIMENTS:
+            raise SpecError(f"no experiment {name!r}; known: {', '.join(EXPERIMENTS)}")
+        spec = spec_of(name)
+        if devices is not None:
+            spec = on_devices(spec, parse_devices(devices))
+        spec = override(
+            spec,
+            seconds=seconds,
+            num_prompts=num_prompts,
+            repetitions=repetitions,
+            seed=seed,
+            max_concurrency=max_concurrency,
+        )
+        names = (model,) if model else EXPERIMENTS[name].models or (spec.model,)
+        for each in names:
+            folder = out or Path("out") / spec.name
+            if len(names) > 1:
+                folder = folder / each
+            chosen_spec = override(spec, model=each)
+            if dry_run:
+                describe(chosen_spec, folder, console)
+            else:
+                failures += compare(name, chosen_spec, folder, console, resume)
+    if failures:
+        raise typer.Exit(1)
+
+
+@app.command()
 def validate(path: Annotated[Path, typer.Argument(metavar="SPEC.yaml", help="The benchmark.")]) -> None:
     """Check a spec, and print it with every default and every swept workload written out."""
     with told():

@@ -30,6 +30,7 @@ COST_COLUMNS = (
     ("device_utilisation", "utilisation"),
     ("servers_pss_gib", "PSS GiB"),
     ("client_cpu_share", "client cores"),
+    ("foreign_cores", "others' cores"),
     ("errors", "errors"),
 )
 METRICS = ("ttft", "tpot", "itl", "e2el")
@@ -56,6 +57,9 @@ def table(results: Mapping[Key, Sequence[Mapping[str, Any]]]) -> Table:
             values = dict(cell["figures"])
             seconds = values["seconds"] or 1.0
             values["client_cpu_share"] = values["client_cpu_seconds"] / seconds
+            if "machine_busy_cores" in values:
+                ours = values["server_busy_cores"] + values["client_cpu_share"]
+                values["foreign_cores"] = max(values["machine_busy_cores"] - ours, 0.0)
             values["errors"] = values.get("embed_errors", 0) + values.get("generate_errors", 0)
             figures.append(values)
         rows[key] = spread(figures)

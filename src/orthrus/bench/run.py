@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orthrus import models
 from orthrus.bench import adapters as lora
 from orthrus.bench.cells import Cell, Store, groups
 from orthrus.bench.driver import Job
@@ -22,6 +21,7 @@ from orthrus.bench.records import read_run
 from orthrus.bench.servers import Running, ServerError, Servers, free_port
 from orthrus.bench.spec import Server, Spec, SpecError
 from orthrus.bench.summary import PERCENTILES, Figures, summarise
+from orthrus.bench.tiny import locate
 from orthrus.bench.topology import Layout, check_devices, layout
 
 Tell = Callable[[str, float, float], None]
@@ -49,7 +49,7 @@ class Bench:
         self.spec = spec
         self.store = Store(folder)
         self._percentiles = percentiles
-        self._model = models.resolve(spec.model)
+        self._model = locate(spec.model)
         for topology in spec.topologies:
             check_devices(topology, spec.devices)
         self.groups = list(groups(spec))
@@ -226,5 +226,10 @@ def usage_figures(usage: Usage) -> Figures:
     figures["servers_pss_gib"] = sum(server.cost.pss_bytes for server in usage.servers) / 2**30
     figures["servers_rss_gib"] = sum(server.cost.rss_bytes for server in usage.servers) / 2**30
     figures["engine_cpu_seconds"] = sum(server.cost.engine_seconds for server in usage.servers)
+    # More than engines, front ends and client explain was spent by strangers: such a run proves little.
+    figures["machine_busy_cores"] = sum(usage.core_busy.values())
+    figures["server_busy_cores"] = sum(
+        server.cost.engine_seconds + server.cost.frontend_seconds for server in usage.servers
+    ) / max(usage.seconds, 1e-9)
     figures["frontend_cpu_seconds"] = sum(server.cost.frontend_seconds for server in usage.servers)
     return figures

@@ -1,0 +1,56 @@
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from orthrus.bench.adapters import lora_flags, prepare, random_adapter
+from orthrus.bench.spec import Adapter, SpecError
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    weights = {
+        "model.layers.0.self_attn.q_proj.weight": np.zeros((12, 8), np.float32),
+        "model.layers.0.mlp.down_proj.weight": np.zeros((8, 20), np.float32),
+        "model.embed_tokens.weight": np.zeros((30, 8), np.float32),
+    }
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+def test_a_random_adapter_covers_every_projection_at_its_rank(checkpoint, tmp_path):
+    folder = random_adapter(checkpoint, 4, tmp_path / "r4")
+    tensors = load_file(folder / "adapter_model.safetensors")
+    base = "base_model.model.model.layers.0"
+    assert {name: tensor.shape for name, tensor in tensors.items()} == {
+        f"{base}.self_attn.q_proj.lora_A.weight": (4, 8),
+        f"{base}.self_attn.q_proj.lora_B.weight": (12, 4),
+        f"{base}.mlp.down_proj.lora_A.weight": (4, 20),
+        f"{base}.mlp.down_proj.lora_B.weight": (8, 4),
+    }
+    assert all(np.abs(tensor).min() > 0 for tensor in tensors.values())
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert (config["r"], config["target_modules"]) == (4, ["down_proj", "q_proj"])
+
+
+def test_flags_serve_all_adapters_at_the_next_rank_vllm_allows(checkpoint, tmp_path):
+    paths = prepare({"a": Adapter(rank=4), "b": Adapter(rank=12)}, str(checkpoint), tmp_path / "made")
+    assert lora_flags(paths) == [
+        "--enable-lora",
+        "--max-loras=2",
+        "--max-lora-rank=16",
+        "--lora-modules",
+        f"a={paths['a']}",
+        f"b={paths['b']}",
+    ]
+    assert lora_flags({}) == []
+
+
+def test_an_adapter_by_path_must_be_one(checkpoint, tmp_path):
+    with pytest.raises(SpecError, match=r"server.adapters.a: .* holds no adapter_config.json"):
+        prepare({"a": Adapter(path=tmp_path)}, str(checkpoint), tmp_path)
+    with pytest.raises(SpecError, match=r"holds no \*.safetensors; give adapters by path"):
+        prepare({"a": Adapter(rank=8)}, "some/model-id", tmp_path)
