@@ -14,12 +14,14 @@ from engine_driver import (
     assert_same_generation,
     cosine,
     embed,
+    embed_all,
     generate,
     pooled,
     reference_hidden_states,
     run,
     tokens,
 )
+from transformers import AutoTokenizer
 
 pytestmark = pytest.mark.engine
 
@@ -27,6 +29,12 @@ HEADS = ("mean", "last", "cls", "weighted_mean")
 LENGTHS = (1, 2, 3, 17, 64, 129, 255, 256, 257, 300, 450, 600, 1100, 1900)
 SIZES = {"max_model_len": 2048, "num_gpu_blocks_override": 256, "max_num_seqs": 16}
 VOCABULARY = 49152
+TEXT = (
+    "The heart of a whale beats a few times in a minute when it dives, and more than thirty times when it "
+    "is back at the surface to breathe. A tag with four suction cups told this to the people in the boat, "
+    "who had waited for it a whole day off the coast of California. They found that the heart works close "
+    "to its limits, which may be the reason why no animal has ever grown any larger than this one."
+)
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +83,14 @@ def test_float32_equals_transformers_and_generations_equal_stock_vllm(
     assert_idle(llm)
 
 
-def test_bfloat16_is_near_float32(
-    prompts: list[list[int]],
-    wanted: dict[str, list[np.ndarray]],
-    engine: Callable[..., Any],
-    sample_model: Path,
-) -> None:
-    llm = engine(sample_model, dtype="bfloat16", max_num_batched_tokens=256, **SIZES)
-    texts = [Job(f"text-{i}", prompt, embed("mean")) for i, prompt in enumerate(prompts)]
-    got = run(llm, texts)
-    cosines = [cosine(got[job.name], vector) for job, vector in zip(texts, wanted["mean"], strict=True)]
+def test_bfloat16_is_near_float32(engine: Callable[..., Any], sample_model: Path) -> None:
+    """On text: random tokens in twos and threes lie as far off in transformers itself."""
+    encode = AutoTokenizer.from_pretrained(sample_model).encode
+    texts = [TEXT, *(TEXT[: TEXT.index(" ", n)] for n in (3, 12, 40, 90, 150, 300)), TEXT * 3]
+    prompts = [encode(text) for text in texts]
+    wanted = [pooled(rows, "mean") for rows in reference_hidden_states(sample_model, prompts)]
+    llm = engine(sample_model, dtype="bfloat16", max_num_batched_tokens=64, **SIZES)
+    got = embed_all(llm, prompts, "mean")
+    cosines = [cosine(ours, theirs) for ours, theirs in zip(got, wanted, strict=True)]
     assert min(cosines) > 0.999, cosines
     assert np.mean(cosines) > 0.9999, cosines

@@ -22,7 +22,7 @@ from engine_driver import (
     scheduler_of,
     tokens,
 )
-
+from vllm import PoolingParams
 from vllm.v1.core.sched.scheduler import Scheduler
 
 pytestmark = pytest.mark.engine
@@ -104,10 +104,9 @@ def test_unknown_or_refused_pooling_is_an_error_before_the_engine(engine: Engine
     for head in ("median", "buffered"):
         with pytest.raises(ValueError, match=f"'{head}'.*allowed"):
             embed_all(llm, [[7, 8, 9]], head)
+    classify = Job("text", [7, 8], PoolingParams(task="classify"))
     with pytest.raises(ValueError, match="Unsupported task"):
-        from vllm import PoolingParams
-
-        run(llm, [Job("text", [7, 8], PoolingParams(task="classify"))])
+        run(llm, [classify])
     assert embed_all(llm, [[7, 8, 9]]).shape == (1, 128)
 
 
