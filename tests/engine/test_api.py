@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from engine_driver import generate, pooled, reference_hidden_states, tokens
 from vllm import PoolingParams, SamplingParams
+from vllm.lora.request import LoRARequest
 
 from orthrus import Engine
 from orthrus.engine.background import EngineClosedError
@@ -175,7 +176,7 @@ def test_bad_prompts(api: Engine, prompts: Any, params: Any, error: type, messag
     assert len(api.generate("w7", generate(2))) == 1
 
 
-def test_bad_conversations_and_options(api: Engine) -> None:
+def test_bad_conversations_options_and_adapters(api: Engine) -> None:
     with pytest.raises(TypeError, match="a list of messages"):
         api.chat("hello")
     with pytest.raises(TypeError, match="'role'"):
@@ -184,6 +185,10 @@ def test_bad_conversations_and_options(api: Engine) -> None:
         api.chat([{"role": "user", "content": "w7"}], template="x")  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="chat template"):
         api.chat([{"role": "user", "content": "w7"}])
+    with pytest.raises(ValueError, match="LoRA is not enabled"):
+        api.generate("w7", lora_request=LoRARequest("adapter", 1, "nowhere"))
+    with pytest.raises(ValueError, match="LoRA is not enabled"):
+        api.embed("w7", lora_request=LoRARequest("adapter", 1, "nowhere"))
     with pytest.raises(ValueError, match="one input"):
         api.generate_stream(["w7", "w8"])  # type: ignore[arg-type]
 
@@ -223,7 +228,9 @@ def test_close_ends_what_runs_and_leaves_nothing(tiny_model: Path) -> None:
 def test_vllms_own_llm_generates_and_refuses_to_embed(engine: Any, tiny_model: Path) -> None:
     llm = engine(tiny_model)
     (output,) = llm.generate({"prompt_token_ids": [7, 8, 9]}, generate(3), use_tqdm=False)
-    assert len(output.outputs[0].token_ids) == 3
+    messages = [{"role": "user", "content": "w7 w8"}]
+    (answer,) = llm.chat(messages, generate(3), use_tqdm=False, chat_template=TEMPLATE)
+    assert token_ids([answer]) == token_ids([output])
     with pytest.raises(ValueError, match="only supported for pooling models"):
         llm.embed("w7 w8", use_tqdm=False)
 

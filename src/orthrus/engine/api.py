@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import numpy as np
 from vllm import AsyncEngineArgs, AsyncLLMEngine, SamplingParams
-from vllm.exceptions import VLLMValidationError
+from vllm.exceptions import VLLMError, VLLMValidationError
 from vllm.sampling_params import RequestOutputKind
 
 from orthrus import models
@@ -313,14 +313,12 @@ def _check_names(arguments: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """vLLM's refusals of a request as ValueError, without the wrapper it puts around some of them."""
-    from vllm.v1.engine.exceptions import EngineGenerateError
-
+    """vLLM's refusals of a request as ValueError, without the wrapper (EngineGenerateError) around some."""
     try:
         yield
     except VLLMValidationError as error:
         raise ValueError(str(error)) from error
-    except EngineGenerateError as error:
+    except VLLMError as error:
         if isinstance(error.__cause__, ValueError | TypeError):
             raise error.__cause__ from None
         raise
