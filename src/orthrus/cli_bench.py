@@ -34,6 +34,9 @@ Metrics = Annotated[str, typer.Option(help="Generation metrics to show: of ttft,
 Percentiles = Annotated[str, typer.Option(help="Percentiles to compute and show.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the results (default: out/NAME).")]
 Resume = Annotated[bool, typer.Option("--resume", help="Keep finished cells and measure the others.")]
+PeakRates = Annotated[
+    bool, typer.Option("--ceiling", help="Also measure a device's peak rates, and report the parts used.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run, and start nothing.")]
 
 
@@ -63,6 +66,7 @@ def run(
     metric_percentiles: Percentiles = "50,95,99",
     out: Out = None,
     resume: Resume = False,
+    ceiling: PeakRates = False,
     dry_run: DryRun = False,
 ) -> None:
     """Measure every workload of a spec on every topology under every load."""
@@ -80,7 +84,7 @@ def run(
             goodput=parse_goodput(goodput) if goodput else None,
         )
         metrics, percentiles = chosen(percentile_metrics, metric_percentiles)
-        measure(spec, out or Path("out") / spec.name, metrics, percentiles, resume, dry_run)
+        measure(spec, out or Path("out") / spec.name, metrics, percentiles, resume, ceiling, dry_run)
 
 
 @app.command()
@@ -138,7 +142,7 @@ def quick(
         spec = parse_spec(document, "the flags", Path())
         metrics, percentiles = chosen(percentile_metrics, metric_percentiles)
         if save_result:
-            measure(spec, result_dir, metrics, percentiles, resume=False, dry_run=False)
+            measure(spec, result_dir, metrics, percentiles, resume=False, ceiling=False, dry_run=False)
             return
         from tempfile import TemporaryDirectory
 
@@ -161,6 +165,7 @@ def paper(
     max_concurrency: Concurrency = None,
     out: Out = None,
     resume: Resume = False,
+    ceiling: PeakRates = False,
     dry_run: DryRun = False,
 ) -> None:
     """Measure one of the paper's tables or figures and print the paper's values beside ours."""
@@ -200,7 +205,7 @@ def paper(
             if dry_run:
                 describe(chosen_spec, folder, console)
             else:
-                failures += compare(name, chosen_spec, folder, console, resume)
+                failures += compare(name, chosen_spec, folder, console, resume, ceiling)
     if failures:
         raise typer.Exit(1)
 
@@ -221,6 +226,7 @@ def measure(
     metrics: list[str],
     percentiles: tuple[float, ...],
     resume: bool,
+    ceiling: bool,
     dry_run: bool,
 ) -> None:
     """Run a spec, or say what it would run; ends with status 1 when a part of it failed."""
@@ -230,7 +236,9 @@ def measure(
     if dry_run:
         describe(spec, folder, console)
         return
-    _, failures = perform(spec, folder, console, resume=resume, metrics=metrics, percentiles=percentiles)
+    _, failures = perform(
+        spec, folder, console, resume=resume, ceiling=ceiling, metrics=metrics, percentiles=percentiles
+    )
     if failures:
         raise typer.Exit(1)
 

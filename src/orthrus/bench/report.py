@@ -28,6 +28,10 @@ BASE_COLUMNS = (
 )
 COST_COLUMNS = (
     ("device_utilisation", "utilisation"),
+    ("flop_utilisation", "FLOP use"),
+    ("bandwidth_utilisation", "bandwidth use"),
+    ("tokens_per_step", "tokens/step"),
+    ("preemptions", "preemptions"),
     ("servers_pss_gib", "PSS GiB"),
     ("client_cpu_share", "client cores"),
     ("foreign_cores", "others' cores"),

@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from orthrus.bench import adapters as lora
+from orthrus.bench import counters
+from orthrus.bench.ceiling import measured, model_size, utilisation
 from orthrus.bench.cells import Cell, Store, groups
+from orthrus.bench.counters import Counters
 from orthrus.bench.driver import Job
 from orthrus.bench.measure import Meter, Usage
 from orthrus.bench.records import read_run
@@ -96,19 +99,30 @@ class Bench:
                 outcome.failures.append(f"{topology.name}, repetition {repetition}: {error}")
         return outcome
 
+    def measure_ceiling(self) -> None:
+        """Measure what a device can do at most, unless it is known; `results` then has the parts used."""
+        measured(self.spec.devices, self.store.folder)
+
     def results(self) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
         """Finished cells by (topology, workload, load), in the order of their repetitions.
 
         Their `figures` are computed from the records anew, so that other percentiles or goals need no run.
         """
         found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+        size, ceiling = model_size(Path(self._model)), None
+        if (self.store.folder / "ceiling.json").is_file():
+            ceiling = measured(self.spec.devices, self.store.folder)
+        devices = len(self.spec.devices.ids)
         for _, _, cells in self.groups:
             for cell in cells:
                 result = self.store.result(cell, self.spec)
                 if result is not None:
                     run = read_run(self.store.records_path(cell))
                     figures = summarise(run, self.spec.goodput, self.spec.work, self._percentiles)
-                    result["figures"] = figures | result["usage_figures"]
+                    figures |= result["usage_figures"]
+                    if size and ceiling and result["servers"]:
+                        figures |= utilisation(figures, devices, size, ceiling)
+                    result["figures"] = figures
                     found.setdefault(cell.key, []).append(result)
         return found
 
@@ -151,7 +165,9 @@ class Bench:
         )
         started = datetime.now(UTC).isoformat(timespec="seconds")
         path = self.store.records_path(cell)
-        usage = drive(job, path, servers.running if servers else [], self.spec.devices.kind == "gpu", tell)
+        urls = [*plan.embed, *plan.generate, *plan.prefill]
+        running = servers.running if servers else []
+        usage, counted = drive(job, path, running, urls, self.spec.devices.kind == "gpu", tell)
         document = {
             "topology": cell.topology.name,
             "workload": cell.workload.name,
@@ -159,21 +175,32 @@ class Bench:
             "repetition": cell.repetition,
             "seed": cell.seed(self.spec),
             "started": started,
-            "usage_figures": usage_figures(usage),
+            "usage_figures": usage_figures(usage) | counter_figures(counted, usage.seconds),
             "usage": asdict(usage),
             "servers": [{"name": p.name, "command": list(p.command), "env": p.env} for p in plan.plans],
         }
         self.store.save(cell, self.spec, document)
 
 
-def drive(job: Job, records: Path, servers: list[Running], gpus: bool, tell: Tell) -> Usage:
-    """Run one client process to its end, its records in `records`; returns what the servers spent.
+def drive(
+    job: Job, records: Path, servers: list[Running], urls: list[str], gpus: bool, tell: Tell
+) -> tuple[Usage, Counters | None]:
+    """Run one client process to its end, its records in `records`.
+
+    Returns what the servers spent and counted from the window's begin to its end (where a number of requests
+    was asked for, to the last answer); None where a server of `urls` counts nothing.
 
     Raises ClientError when the client fails, ServerError when a server dies.
     """
     window = getattr(job.load, "seconds", None)
     meter = Meter(servers, gpus)
-    usage: Usage | None = None
+    spent: tuple[Usage, Counters | None] | None = None
+    before: Counters | None = None
+
+    def end() -> tuple[Usage, Counters | None]:
+        usage, after = meter.end(), counters.read(urls)
+        return usage, after.since(before) if after and before else None
+
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.json"
         path.write_text(job.model_dump_json(), encoding="utf-8")
@@ -195,6 +222,7 @@ def drive(job: Job, records: Path, servers: list[Running], gpus: bool, tell: Tel
                 if "failed" in message:
                     raise ClientError(message["failed"])
                 if "ready" in message:
+                    before = counters.read(urls)
                     meter.begin()
                     client.stdin.write("go\n")
                     client.stdin.flush()
@@ -202,19 +230,29 @@ def drive(job: Job, records: Path, servers: list[Running], gpus: bool, tell: Tel
                 for server in servers:
                     server.check()
                 seconds = message["seconds"]
-                if window and usage is None and seconds >= window and job.workload.type != "phases":
-                    usage = meter.end()
+                if window and spent is None and seconds >= window and job.workload.type != "phases":
+                    spent = end()
                 tell(f"{job.workload.name}: {message['done']} done", seconds, window or 0)
             status = client.wait()
             if status:
                 raise ClientError(f"the client ended with status {status}:\n{client.stderr.read()[-2000:]}")
-            return usage or meter.end()
+            return spent or end()
         finally:
             if client.poll() is None:
                 client.kill()
             client.wait()
             for stream in (client.stdin, client.stdout, client.stderr):
                 stream.close()
+
+
+def counter_figures(counted: Counters | None, seconds: float) -> Figures:
+    """Flat figures of the engines' own counts; none where there are no counts."""
+    if counted is None:
+        return {}
+    figures = {"steps_per_s": counted.steps / seconds, "preemptions": counted.preemptions}
+    if counted.steps:
+        figures["tokens_per_step"] = counted.tokens / counted.steps
+    return figures
 
 
 def usage_figures(usage: Usage) -> Figures:

@@ -26,16 +26,20 @@ def perform(
     console: Console,
     *,
     resume: bool = False,
+    ceiling: bool = False,
     metrics: Sequence[str] = ("ttft", "itl", "e2el"),
     percentiles: tuple[float, ...] = (50.0, 99.0),
 ) -> tuple[Table, list[str]]:
     """Run a spec into `folder`, write its files, print its table; returns figures and failures.
 
+    `ceiling` also measures a device's peak FLOP/s and bandwidth, once the servers have ended.
     SpecError for what cannot be run. SIGTERM ends it as Ctrl-C does: servers first.
     """
     check_plots()
     bench = Bench(spec, folder, percentiles)
     outcome = _run(bench, console, resume)
+    if ceiling:
+        bench.measure_ceiling()
     results = bench.results()
     found = report.table(results)
     command = "orthrus " + " ".join(sys.argv[1:])

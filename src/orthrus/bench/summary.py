@@ -43,6 +43,9 @@ def summarise(
     generations = [record for record in run.records if record.kind == "generate"]
     prefilled = sum(record.tokens_in for record in generations if _inside(record.first, run))
     decoded = sum(_inside(time, run) for record in generations for time in record.tokens)
+    figures["embedded_tokens_per_s"] = _rate(embedded, seconds)
+    figures["prefilled_tokens_per_s"] = _rate(prefilled, seconds)
+    figures["decoded_tokens_per_s"] = _rate(decoded, seconds)
     amount = work.embed_token * embedded + work.prefill_token * prefilled + work.decode_token * decoded
     figures["work_per_s"] = _rate(amount, seconds)
     if goodput:

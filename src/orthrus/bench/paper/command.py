@@ -24,10 +24,12 @@ def parse_devices(text: str) -> Devices:
     return Devices.model_validate({"kind": kind, "ids": [int(number) for number in numbers]})
 
 
-def compare(name: str, spec: Spec, folder: Path, console: Console, resume: bool) -> list[str]:
+def compare(name: str, spec: Spec, folder: Path, console: Console, resume: bool, ceiling: bool) -> list[str]:
     """Run a spec of the experiment `name` and write comparison.md below `folder`; returns failures."""
     experiment = EXPERIMENTS[name]
-    found, failures = perform(spec, folder, console, resume=resume, percentiles=(50.0, 95.0, 99.0))
+    found, failures = perform(
+        spec, folder, console, resume=resume, ceiling=ceiling, percentiles=(50.0, 95.0, 99.0)
+    )
     lines = experiment.lines(View(found))
     grid = RichTable("quantity", "paper", "ours", title=f"{name}: {experiment.title} ({spec.model})")
     for line in lines:

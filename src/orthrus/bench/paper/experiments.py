@@ -10,8 +10,8 @@ from orthrus.bench.report import Table, number
 from orthrus.bench.spec import Devices, Spec, Topology, load_spec
 
 SETUP = (
-    "The paper: up to four A100 (40 GB), models below 10B parameters, 512 clients for 180 s. Ours: the machine, "
-    "model, clients and windows in the report; a CPU device is one core.",
+    "The paper: up to four A100 (40 GB), models below 10B parameters, 512 clients for 180 s. Ours: the "
+    "machine, model, clients and windows in the report; a CPU device is one core.",
     "On one core, compute and memory do not overlap, so a mixed step costs about the sum of its parts; on a "
     "GPU a decode batch leaves compute idle. Ratios between topologies compare; absolute values do not.",
 )
