@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from orthrus.engine.config import KEY, OrthrusConfig
@@ -85,6 +86,8 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         options["count_decode"] = True
     known = {field.name for field in fields(PolicyOptions)}
     assert options.keys() <= known
+    if args.trace_steps is not None and not Path(args.trace_steps).resolve().parent.is_dir():
+        raise ValueError(f"--trace-steps {args.trace_steps}: its folder does not exist")
     config = OrthrusConfig(
         policy=args.policy,
         policy_options=options,

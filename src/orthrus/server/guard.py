@@ -1,4 +1,4 @@
-"""One ASGI middleware in front of every route: API key, request size, and overload.
+"""One ASGI middleware in front of every route: API key, request size, overload, and a server that ends.
 
 vLLM's own key check covers some path prefixes only (entrypoints/serve/middleware/authenticate.py); this one
 covers every path but a short list of public ones, so a new route is guarded before anyone thinks of it.
@@ -15,6 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PUBLIC_PATHS = frozenset({"/health", "/ping", "/metrics", "/version"})
@@ -22,13 +24,24 @@ RETRY_AFTER_S = 1
 
 
 class Guard:
-    """`max_body_bytes` bounds one request, `max_requests` all that are open; no `keys`, no check."""
+    """`max_body_bytes` bounds one request, `max_requests` all that are open; no `keys`, no check.
 
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...], max_body_bytes: int, max_requests: int) -> None:
+    `unavailable` says why no request can be taken now (status 503), or None.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: tuple[str, ...],
+        max_body_bytes: int,
+        max_requests: int,
+        unavailable: Callable[[], str | None],
+    ) -> None:
         self._app = app
         self._keys = [hashlib.sha256(key.encode()).digest() for key in keys]
         self._max_body_bytes = max_body_bytes
         self._max_requests = max_requests
+        self._unavailable = unavailable
         self._requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,6 +51,10 @@ class Guard:
         headers = Headers(scope=scope)
         if self._keys and not self._has_key(headers):
             await self._refuse(scope, receive, send, 401, "a valid API key is required (Bearer)")
+            return
+        reason = self._unavailable()
+        if reason is not None:
+            await self._refuse(scope, receive, send, 503, reason, {"Connection": "close"})
             return
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > self._max_body_bytes:

@@ -29,22 +29,6 @@ def api_keys(args: Namespace) -> tuple[str, ...]:
     return tuple(key for key in (args.api_key or [os.environ.get("VLLM_API_KEY")]) if key)
 
 
-def note_failure(engine_client: Any, args: Namespace) -> None:
-    """Set `args.engine_failed` at the engine's shutdown: true where it had died before anyone stopped it.
-
-    vLLM's server ends in the same way in both cases (entrypoints/launchers/launcher.py), and afterwards
-    the client counts as dead in both.
-    """
-    shutdown = engine_client.shutdown
-
-    def noted_shutdown(*positional: Any, **named: Any) -> Any:
-        if not hasattr(args, "engine_failed"):
-            args.engine_failed = engine_client.errored
-        return shutdown(*positional, **named)
-
-    engine_client.shutdown = noted_shutdown
-
-
 class OrthrusEndpoints:
     """vLLM calls `attach_router` while it builds the app and `init_state` once the engine runs."""
 
@@ -57,12 +41,14 @@ class OrthrusEndpoints:
             return
         from orthrus.server.embeddings import router
         from orthrus.server.guard import Guard
+        from orthrus.server.shutdown import why_unavailable
 
         app.add_middleware(
             Guard,
             keys=api_keys(args),
             max_body_bytes=args.max_request_bytes,
             max_requests=args.max_open_requests,
+            unavailable=lambda: why_unavailable(getattr(app.state, "orthrus_engine", None), args),
         )
         app.include_router(router)
         app.include_router(state_router)
@@ -71,6 +57,7 @@ class OrthrusEndpoints:
         if engine_client is None or not is_requested(args.additional_config):
             return
         from orthrus.server.embeddings import MixedServingEmbedding, limits_of
+        from orthrus.server.shutdown import watch
 
         stock = app_state.serving_embedding
         app_state.serving_embedding = MixedServingEmbedding(
@@ -81,4 +68,4 @@ class OrthrusEndpoints:
         )
         app_state.orthrus_limits = limits_of(engine_client.vllm_config, args.max_embedding_inputs)
         app_state.orthrus_engine = engine_client
-        note_failure(engine_client, args)
+        watch(engine_client, args)
