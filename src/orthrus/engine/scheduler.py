@@ -103,18 +103,21 @@ class MixedScheduling(Scheduler):
         )
         plan = self.mix_policy.plan(view)
         self._adapter_waiter = admission.waiter
-        record = StepRecord.before(self, queues, plan)
+        record = StepRecord.before(self, queues, plan) if self._recorder.enabled else None
         grants = StepGrants(plan)
         output = self._execute(grants, waiting, throttle_prefills)
         self._reuse.attach_orders(output, self.embeddings)
         scheduled = grants.by_kind(output.num_scheduled_tokens)
         scheduled[Kind.DECODE] = output.total_num_scheduled_tokens - sum(scheduled.values())
         self.mix_policy.settle(scheduled)
-        record.after(self, output, scheduled)
-        self._recorder.write(record)
+        if record is not None:
+            record.after(self, output, scheduled)
+            self._recorder.write(record)
         return output
 
     def _schedule_generation(self, throttle_prefills: bool) -> SchedulerOutput:
+        if not self._recorder.enabled:
+            return super().schedule(throttle_prefills)
         prefills = [r.request_id for r in self.running if r.is_prefill_chunk]
         output = super().schedule(throttle_prefills)
         tokens = output.num_scheduled_tokens

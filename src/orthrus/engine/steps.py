@@ -81,6 +81,11 @@ class StepRecorder:
         # Without a multi-process directory nobody outside this process could read the metrics.
         self._metrics = _StepMetrics() if os.environ.get("PROMETHEUS_MULTIPROC_DIR") else None
 
+    @property
+    def enabled(self) -> bool:
+        """Whether anybody reads the records."""
+        return self._metrics is not None or self._trace is not None
+
     def write(self, record: StepRecord) -> None:
         """Record one step; a step that scheduled nothing leaves no trace line and is not counted."""
         if self._metrics is not None:
