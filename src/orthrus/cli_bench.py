@@ -105,6 +105,9 @@ def quick(
     burstiness: Annotated[float, typer.Option(help="Of an open loop; 1: Poisson.")] = 1.0,
     num_warmups: Annotated[int, typer.Option(help="Requests before, not counted.")] = 8,
     seed: Annotated[int, typer.Option(help="Seed of prompts, order and arrivals.")] = 0,
+    extra_body: Annotated[
+        str | None, typer.Option(help="JSON added to generations (default: greedy, and no early end).")
+    ] = None,
     goodput: Goodput = None,
     percentile_metrics: Metrics = "ttft,itl,e2el",
     metric_percentiles: Percentiles = "50,95,99",
@@ -121,7 +124,7 @@ def quick(
         load["max_concurrency"] = max_concurrency
         if request_rate is not None:
             load |= {"request_rate": request_rate, "burstiness": burstiness}
-        document = {
+        document: dict[str, Any] = {
             "name": "quick",
             "model": model,
             "seed": seed,
@@ -139,6 +142,8 @@ def quick(
             "topologies": [{"topology": f"external:{urls}", "label": "servers"}],
             "load": [load],
         }
+        if extra_body is not None:
+            document["extra_body"] = json_object(extra_body)
         spec = parse_spec(document, "the flags", Path())
         metrics, percentiles = chosen(percentile_metrics, metric_percentiles)
         if save_result:
@@ -261,6 +266,17 @@ def describe(spec: Spec, folder: Path, console: Console) -> None:
     for cell in cells:
         state = "" if bench.store.result(cell, spec) is None else " (finished)"
         console.print(f"  {cell.stem}{state}", highlight=False, soft_wrap=True)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """The JSON object of --extra-body; SpecError for anything else."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SpecError(f"--extra-body: not JSON: {error.msg}") from error
+    if not isinstance(value, dict):
+        raise SpecError(f"--extra-body {text}: must be a JSON object")
+    return value
 
 
 def chosen(metrics: str, percentiles: str) -> tuple[list[str], tuple[float, ...]]:

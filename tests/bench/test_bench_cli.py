@@ -1,5 +1,6 @@
 import json
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -90,3 +91,24 @@ def test_quick_reports_servers_that_are_not_there():
     result = call("quick", "--base-url", "http://127.0.0.1:9", "--model", "fake")
     assert result.exit_code == 1
     assert "a warm-up" in result.output
+
+
+def test_quick_takes_a_body_for_other_servers(fake_url):
+    arguments = [
+        "quick",
+        "--base-url",
+        fake_url,
+        "--model",
+        "fake",
+        "--num-prompts",
+        "2",
+        "--embed-share",
+        "0",
+    ]
+    assert call(*arguments, "--extra-body", '{"n_probs": 3}').exit_code == 0
+    sent = httpx.get(f"{fake_url}/seen", trust_env=False).json()[-1]
+    assert sent["n_probs"] == 3
+    assert "ignore_eos" not in sent
+    wrong = call(*arguments, "--extra-body", "[1]")
+    assert wrong.exit_code == 2
+    assert "must be a JSON object" in wrong.stderr

@@ -86,3 +86,10 @@ def test_files_that_cannot_be_read(tmp_path):
             "SPEC.yaml",
             tmp_path,
         )
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "bench-specs").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_the_specs_we_ship_are_valid_and_named_after_their_files(path):
+    assert load_spec(path).name == path.stem

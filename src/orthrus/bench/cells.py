@@ -49,6 +49,7 @@ class Cell:
                 "routing",
                 "server",
                 "devices",
+                "extra_body",
             },
         )
         for name in ("topology", "workload", "load"):

@@ -162,6 +162,7 @@ class Bench:
             routing=self.spec.routing,
             num_warmups=self.spec.num_warmups,
             drain_seconds=self.spec.drain_seconds,
+            extra_body=self.spec.extra_body,
         )
         started = datetime.now(UTC).isoformat(timespec="seconds")
         path = self.store.records_path(cell)

@@ -184,6 +184,9 @@ class Spec(Strict):
     workloads: list[AnyWorkload] = Field(min_length=1)
     topologies: list[Topology] = Field(min_length=1)
     load: list[AnyLoad] = Field(min_length=1)
+    extra_body: dict[str, Any] = Field(
+        default={"temperature": 0, "ignore_eos": True}, description="added to every generation's body"
+    )
     goodput: dict[str, float] = Field(default_factory=dict)
     work: Work = Work()
     x_label: str | None = None
