@@ -1,7 +1,7 @@
 """Microseconds that a mixed step's schedule() takes, and how many of them are ours and not vLLM's.
 
 Run: python benchmarks/schedule_step.py MODEL_FOLDER. Only the scheduler is real: there is no model and no
-worker, and a stub answers each step with one token for every decode and a vector for every finished embedding.
+worker; a stub answers each step with one token for every decode and a vector for every finished embedding.
 256 requests run and 20 000 wait, half of them embeddings; the median is over 200 steps.
 """
 

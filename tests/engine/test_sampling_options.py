@@ -46,3 +46,12 @@ def test_same_as_stock_vllm_beside_embeddings(
         assert got[job.name].shape == (128,)
     for name, wanted in alone[length].items():
         assert_same_generation(got[name], wanted, name)
+
+
+def test_stock_vllm_still_fails_on_a_seeded_chunked_prompt(
+    stock_engine: Callable[..., Any], tiny_model: Path
+) -> None:
+    """Why rows whose sample is thrown away must not draw: once this fails, the workaround can go."""
+    llm = stock_engine(tiny_model, max_num_batched_tokens=64)
+    with pytest.raises(RuntimeError, match="offset"):
+        run(llm, [Job("writer", tokens(1, 150), zoo()["seed"])])
