@@ -125,8 +125,10 @@ class Doer:
         self._progress, self._task = progress, task
 
     def __call__(self, cell: Cell) -> None:
-        """`cell` is finished."""
+        """`cell` is finished; where no bar can be drawn, as in a log file, say so in a line."""
         self._progress.update(self._task, advance=1, description=f"cells (last: {cell.stem})")
+        if not self._progress.console.is_terminal:
+            self._progress.console.print(f"finished: {cell.stem}", highlight=False)
 
 
 @contextmanager
