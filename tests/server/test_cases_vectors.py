@@ -59,12 +59,8 @@ def test_a11_order_and_usage_under_concurrency(server, client):
             return await asyncio.gather(*(ask(asynchronous, rotation) for rotation in range(6)))
 
     for order, answer in asyncio.run(ask_all()):
-        assert answer["usage"] == {
-            "prompt_tokens": sum(lengths),
-            "total_tokens": sum(lengths),
-            "completion_tokens": 0,
-            "prompt_tokens_details": None,
-        }
+        assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] == sum(lengths)
+        assert answer["usage"]["completion_tokens"] == 0
         assert np.abs(rows(answer) - expected[order]).max() < 1e-4
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from vllm.entrypoints.cli.serve import ServeSubcommand as ServeSubcommand
     from vllm.entrypoints.launchers.cli_args import make_arg_parser as make_arg_parser
     from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args as validate_parsed_serve_args
-    from vllm.entrypoints.pooling.embed.io_processor import EmbedIOProcessor as EmbedIOProcessor
     from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest as EmbeddingRequest
     from vllm.entrypoints.pooling.embed.serving import ServingEmbedding as ServingEmbedding
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup as cli_env_setup
@@ -84,7 +83,6 @@ SEAM: dict[str, tuple[str, str]] = {
     "with_cancellation": ("vllm.entrypoints.serve.utils.api_utils", "with_cancellation"),
     "load_aware_call": ("vllm.entrypoints.serve.utils.api_utils", "load_aware_call"),
     "EmbeddingRequest": ("vllm.entrypoints.pooling.embed.protocol", "EmbeddingRequest"),
-    "EmbedIOProcessor": ("vllm.entrypoints.pooling.embed.io_processor", "EmbedIOProcessor"),
     "ServingEmbedding": ("vllm.entrypoints.pooling.embed.serving", "ServingEmbedding"),
     "InputProcessor": ("vllm.v1.engine.input_processor", "InputProcessor"),
     "EngineCore": ("vllm.v1.engine.core", "EngineCore"),

@@ -12,7 +12,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from orthrus.engine.compat import (
     EmbeddingRequest,
-    EmbedIOProcessor,
     GenerationError,
     GracefulHTTPError,
     ServingEmbedding,
@@ -29,22 +28,22 @@ router = APIRouter()
 _REQUEST: TypeAdapter[Any] = TypeAdapter(EmbeddingRequest)
 
 
-class MixedEmbedIOProcessor(EmbedIOProcessor):
-    """vLLM's request processing (entrypoints/pooling/embed/io_processor.py) plus the `pooling` field."""
+def honour_pooling_field(io_processor: Any) -> None:
+    """Carry a request's `pooling` field through one of vLLM's pooling routes (entrypoints/pooling)."""
+    create = io_processor.create_pooling_params
 
-    def create_pooling_params(self, request: Any) -> Any:
-        params = super().create_pooling_params(request)
-        pooling = (request.model_extra or {}).get(POOLING_KEY)
+    def create_pooling_params(request: Any) -> Any:
+        params = create(request)
+        pooling = (getattr(request, "model_extra", None) or {}).get(POOLING_KEY)
         if pooling is not None:
             params.extra_kwargs = {**(params.extra_kwargs or {}), POOLING_KEY: pooling}
         return params
 
+    io_processor.create_pooling_params = create_pooling_params
+
 
 class MixedServingEmbedding(ServingEmbedding):
     """vLLM's handler (entrypoints/pooling/embed/serving.py) that refuses to answer with NaN."""
-
-    def init_io_processor(self, *args: Any, **kwargs: Any) -> MixedEmbedIOProcessor:
-        return MixedEmbedIOProcessor(*args, **kwargs)
 
     async def _preprocessing(self, io_processor: Any, ctx: Any) -> None:
         await super()._preprocessing(io_processor, ctx)

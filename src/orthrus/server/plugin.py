@@ -56,7 +56,7 @@ class OrthrusEndpoints:
     async def init_state(self, engine_client: Any, app_state: Any, args: Namespace) -> None:
         if engine_client is None or not is_requested(args.additional_config):
             return
-        from orthrus.server.embeddings import MixedServingEmbedding, limits_of
+        from orthrus.server.embeddings import MixedServingEmbedding, honour_pooling_field, limits_of
         from orthrus.server.shutdown import watch
 
         stock = app_state.serving_embedding
@@ -66,6 +66,13 @@ class OrthrusEndpoints:
             request_logger=stock.request_logger,
             chat_template_config=stock.chat_template_config,
         )
+        scores = getattr(app_state, "serving_scores", None)
+        for processor in (
+            app_state.serving_embedding.io_processor,
+            *app_state.serving_pooling.io_processors.values(),
+            *([scores.io_processor] if scores else []),
+        ):
+            honour_pooling_field(processor)
         app_state.orthrus_limits = limits_of(engine_client.vllm_config, args.max_embedding_inputs)
         app_state.orthrus_engine = engine_client
         watch(engine_client, args)

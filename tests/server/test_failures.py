@@ -1,0 +1,82 @@
+"""A9 and the end of a server: NaN in a result, a dead engine, signals while it starts."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import httpx
+import psutil
+import pytest
+from checkpoints import make_tiny
+from server_process import Server
+from vectors import embed
+
+FLAGS = ("--max-model-len", "2048", "--max-num-batched-tokens", "256")
+
+
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory):
+    """A model whose word w7 gives NaN. The last test kills its engine."""
+    folder = make_tiny(tmp_path_factory.mktemp("fragile"), nan_row=True)
+    with Server(tmp_path_factory.mktemp("fragile-server") / "log", folder, *FLAGS) as started:
+        yield started.wait_until_ready()
+
+
+def test_a9_nan_is_an_error_for_its_item_and_harms_no_other(fragile):
+    with fragile.client() as client:
+        expected = embed(client, ["w5 w6 w9 " * 20])
+        for _ in range(3):
+            for given, index in (
+                (["w7"], 0),
+                (["w5", "w8 w7", "w6"], 1),
+                (["w5 " * 40, "w6", "w7 w5 " * 40], 2),
+            ):
+                response = client.post("/v1/embeddings", json={"input": given})
+                assert response.status_code == 500
+                message = response.json()["error"]["message"]
+                assert f"input[{index}] is not finite" in message
+            # Blocks of the KV cache that held NaN are used again.
+            assert abs(embed(client, ["w5 w6 w9 " * 20]) - expected).max() < 1e-5
+
+
+def test_a_dead_engine_answers_at_once_and_the_exit_status_is_1(fragile):
+    answers: dict[str, httpx.Response] = {}
+
+    def ask(name, path, **body):
+        with fragile.client() as client:
+            answers[name] = client.post(path, json=body)
+
+    generate = {"prompt": "w5", "max_tokens": 2000, "ignore_eos": True}
+    threads = [
+        threading.Thread(target=ask, args=("whole", "/v1/completions"), kwargs=generate),
+        threading.Thread(target=ask, args=("stream", "/v1/completions"), kwargs={**generate, "stream": True}),
+        threading.Thread(
+            target=ask, args=("embed", "/v1/embeddings"), kwargs={"input": ["w5 " * 2000] * 200}
+        ),
+    ]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + 30
+    with fragile.client() as client:
+        while client.get("/load").json()["server_load"] < 3:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    fragile.engine_core().kill()
+    assert fragile.wait() == 1, fragile.tail()
+    for thread in threads:
+        thread.join()
+    assert answers["whole"].status_code in (500, 503)
+    assert answers["embed"].status_code in (500, 503)
+    assert "EngineCore" in answers["stream"].text
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_engine_starts_leaves_nothing(tiny_model, tmp_path, sent):
+    with Server(tmp_path / "log", tiny_model, *FLAGS) as started:
+        end = time.monotonic() + 200
+        while not psutil.Process(started.process.pid).children(recursive=True):
+            assert time.monotonic() < end, started.tail()
+            time.sleep(0.1)
+        assert started.stop(sent) != 0, started.tail()

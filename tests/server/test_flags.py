@@ -1,0 +1,132 @@
+"""The flags of `orthrus serve`: what they become, and what is refused before a model is loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from orthrus.engine.config import OrthrusConfig, UnsupportedConfigError
+from orthrus.server import command
+from orthrus.server.flags import add_flags, settings
+
+
+@pytest.fixture(scope="module")
+def parser():
+    from orthrus.server import vllm_server
+
+    parser = vllm_server.build_parser("orthrus serve")
+    add_flags(parser)
+    return parser
+
+
+def refusal(monkeypatch, capsys, *argv):
+    """The message of `orthrus serve` for these arguments; it must end with status 2 and load nothing."""
+    from orthrus.server import vllm_server
+
+    def run(args):
+        raise AssertionError("the server was started")
+
+    monkeypatch.setattr(vllm_server, "run", run)
+    monkeypatch.setattr(vllm_server, "share_metrics", lambda: None)
+    with pytest.raises(SystemExit) as caught:
+        command.main([*argv, "--no-preload"])
+    assert caught.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--policy", "foo"], "invalid choice: 'foo'"),
+        (["--pooling", "max"], "invalid choice: 'max'"),
+        (["--embed-chunk", "0"], "embed_chunk"),
+        (["--embed-chunk", "-5"], "embed_chunk"),
+        (["--embed-chunk", "many"], "invalid int value"),
+        (["--prefill-chunk", "-1"], "prefill_chunk"),
+        (["--embed-bias", "0"], "embed_bias"),
+        (["--embed-bias", "nan"], "embed_bias"),
+        (["--max-embed-share", "1.5"], "max_embed_share"),
+        (["--ttft-target-s", "-1"], "ttft_target_s"),
+        (["--prefix-sums-mib", "-1"], "prefix_sums_mib"),
+        (["--max-open-requests", "0"], "not a whole number of at least 1"),
+        (["--max-request-bytes", "-1"], "not a whole number of at least 1"),
+        (["--max-embedding-inputs", "x"], "not a whole number of at least 1"),
+        (["--trace-steps", "no/such/folder/trace"], "its folder does not exist"),
+        (["--no-such-flag"], "unrecognized arguments"),
+    ],
+)
+def test_bad_values_are_refused_at_once(monkeypatch, capsys, flags, said):
+    assert said in refusal(monkeypatch, capsys, "any-model", *flags)
+
+
+def test_the_v2_runner_is_refused_at_once(monkeypatch, capsys):
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    assert "does not support" in refusal(monkeypatch, capsys, "any-model")
+
+
+def test_flags_become_the_engines_settings_and_keep_the_users_own(parser):
+    argv = ["m", "--policy", "fcfs", "--embed-chunk", "64", "--pooling", "last", "--matryoshka"]
+    args = parser.parse_args([*argv, "--additional-config", '{"mine": 1}'])
+    found = settings(args)
+    assert found["mine"] == 1
+    config = OrthrusConfig(**found["orthrus"])
+    assert (config.policy, config.pooling, config.matryoshka) == ("fcfs", "last", True)
+    assert config.policy_options == {"embed_chunk": 64}
+    assert OrthrusConfig(**settings(parser.parse_args(["m"]))["orthrus"]) == OrthrusConfig()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, "speculative"),
+        ({"runner": "pooling", "convert": "embed"}, "generative models"),
+        ({"enable_chunked_prefill": False}, "chunked prefill"),
+    ],
+)
+def test_engine_settings_that_mixed_steps_cannot_honour(tiny_model, monkeypatch, arguments, said):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+    from vllm import EngineArgs
+    from vllm.config import PoolerConfig
+
+    from orthrus.engine import plugin
+
+    plugin.register()
+    base = {"model": str(tiny_model), "additional_config": {"orthrus": {}}, "max_model_len": 256}
+    with pytest.raises(UnsupportedConfigError, match=said):
+        EngineArgs(**base, **arguments).create_engine_config()
+    with pytest.raises(UnsupportedConfigError, match="--pooling"):
+        EngineArgs(**base, pooler_config=PoolerConfig(seq_pooling_type="MEAN")).create_engine_config()
+
+
+def test_a_refused_engine_setting_ends_the_command_with_its_message(monkeypatch, capsys):
+    from orthrus.server import vllm_server
+
+    def run(args):
+        raise UnsupportedConfigError("speculative decoding does not work")
+
+    monkeypatch.setattr(vllm_server, "run", run)
+    monkeypatch.setattr(vllm_server, "share_metrics", lambda: None)
+    with pytest.raises(SystemExit) as caught:
+        command.main(["any-model", "--no-preload"])
+    assert caught.value.code == 2
+    assert "speculative decoding does not work" in capsys.readouterr().err
+
+
+def test_ctrl_c_before_the_server_is_ready_is_130_without_a_traceback(monkeypatch, capsys):
+    from orthrus.server import vllm_server
+
+    def run(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(vllm_server, "run", run)
+    monkeypatch.setattr(vllm_server, "share_metrics", lambda: None)
+    assert command.main(["any-model", "--no-preload"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_our_endpoint_plugin_is_named_beside_every_other_plugin(monkeypatch):
+    monkeypatch.setenv("VLLM_PLUGINS", "another")
+    command.allow_plugins()
+    assert command.os.environ["VLLM_PLUGINS"] == "another,orthrus"
+    command.allow_plugins()
+    assert command.os.environ["VLLM_PLUGINS"] == "another,orthrus"
