@@ -37,7 +37,9 @@ Resume = Annotated[bool, typer.Option("--resume", help="Keep finished cells and 
 PeakRates = Annotated[
     bool, typer.Option("--ceiling", help="Also measure a device's peak rates, and report the parts used.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run, and start nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would run; start, fetch and write nothing.")
+]
 
 
 @contextmanager

@@ -37,16 +37,24 @@ def test_a_random_adapter_covers_every_projection_at_its_rank(checkpoint, tmp_pa
 
 
 def test_flags_serve_all_adapters_at_the_next_rank_vllm_allows(checkpoint, tmp_path):
-    paths = prepare({"a": Adapter(rank=4), "b": Adapter(rank=12)}, str(checkpoint), tmp_path / "made")
-    assert lora_flags(paths) == [
+    adapters = {"a": Adapter(rank=4), "b": Adapter(rank=12)}
+    expected = [
         "--enable-lora",
         "--max-loras=2",
         "--max-lora-rank=16",
         "--lora-modules",
-        f"a={paths['a']}",
-        f"b={paths['b']}",
+        f"a={tmp_path / 'made' / 'a'}",
+        f"b={tmp_path / 'made' / 'b'}",
     ]
-    assert lora_flags({}) == []
+    assert lora_flags(adapters, tmp_path / "made") == expected
+    assert not (tmp_path / "made").exists()
+    prepare(adapters, str(checkpoint), tmp_path / "made")
+    assert (tmp_path / "made" / "b" / "adapter_model.safetensors").is_file()
+    by_path = {"c": Adapter(path=tmp_path / "made" / "b")}
+    assert lora_flags(by_path, tmp_path)[2] == "--max-lora-rank=16"
+    assert lora_flags({}, tmp_path) == []
+    with pytest.raises(SpecError, match="rank 600, vLLM serves at most 512"):
+        lora_flags({"a": Adapter(rank=600)}, tmp_path)
 
 
 def test_an_adapter_by_path_must_be_one(checkpoint, tmp_path):

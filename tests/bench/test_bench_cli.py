@@ -13,6 +13,7 @@ workloads: [{name: half}]
 topologies: ["dedicated:1+1", orthrus]
 load: [{type: closed, max_concurrency: 4, seconds: 10}]
 repetitions: 1
+server: {adapters: {r8: {rank: 8}}}
 """
 
 
@@ -32,6 +33,7 @@ def test_a_dry_run_shows_commands_and_cells_and_writes_nothing(spec_file, tmp_pa
     assert result.exit_code == 0
     assert "VLLM_CPU_OMP_THREADS_BIND=1" in result.output
     assert "--policy=ibs" in result.output
+    assert "--max-lora-rank=8" in result.output
     assert "dedicated-1+1__half__c4__r0\n  orthrus__half__c4__r0" in result.output
     assert not (tmp_path / "out").exists()
 

@@ -12,27 +12,30 @@ from orthrus.bench.spec import Adapter, SpecError
 
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What `--max-lora-rank` may be (vllm/config/lora.py)."""
+CONFIG = "adapter_config.json"
 
 
-def prepare(adapters: Mapping[str, Adapter], model: str, folder: Path) -> dict[str, Path]:
-    """Served name to adapter folder; random adapters are written below `folder` (kept if already there)."""
-    result = {}
-    for name, adapter in adapters.items():
-        if adapter.path is not None:
-            if not (adapter.path / "adapter_config.json").is_file():
-                raise SpecError(f"server.adapters.{name}: {adapter.path} holds no adapter_config.json")
-            result[name] = adapter.path.resolve()
-        else:
-            assert adapter.rank is not None
-            result[name] = random_adapter(Path(model), adapter.rank, (folder / name).resolve())
-    return result
+def folders(adapters: Mapping[str, Adapter], base: Path) -> dict[str, Path]:
+    """Served name to adapter folder; random adapters lie below `base`, whether they are there yet or not."""
+    return {name: (adapter.path or base / name).resolve() for name, adapter in adapters.items()}
 
 
-def lora_flags(adapters: Mapping[str, Path]) -> list[str]:
+def prepare(adapters: Mapping[str, Adapter], model: str, base: Path) -> None:
+    """Write the random adapters that are missing; SpecError for a path that holds no adapter."""
+    for name, folder in folders(adapters, base).items():
+        rank = adapters[name].rank
+        if rank is not None:
+            random_adapter(Path(model), rank, folder)
+        elif not (folder / CONFIG).is_file():
+            raise SpecError(f"server.adapters.{name}: {folder} holds no {CONFIG}")
+
+
+def lora_flags(adapters: Mapping[str, Adapter], base: Path) -> list[str]:
     """vLLM's flags to serve the adapters, all of them at once; none for no adapters."""
     if not adapters:
         return []
-    rank = max(int(json.loads((path / "adapter_config.json").read_text())["r"]) for path in adapters.values())
+    found = folders(adapters, base)
+    rank = max(adapter.rank or _rank_of(found[name]) for name, adapter in adapters.items())
     allowed = [allowed for allowed in VLLM_RANKS if allowed >= rank]
     if not allowed:
         raise SpecError(f"server.adapters: rank {rank}, vLLM serves at most {VLLM_RANKS[-1]}")
@@ -41,8 +44,12 @@ def lora_flags(adapters: Mapping[str, Path]) -> list[str]:
         f"--max-loras={len(adapters)}",
         f"--max-lora-rank={allowed[0]}",
         "--lora-modules",
-        *(f"{name}={path}" for name, path in adapters.items()),
+        *(f"{name}={path}" for name, path in found.items()),
     ]
+
+
+def _rank_of(folder: Path) -> int:
+    return int(json.loads((folder / CONFIG).read_text(encoding="utf-8"))["r"])
 
 
 def random_adapter(checkpoint: Path, rank: int, folder: Path, seed: int = 0) -> Path:
@@ -54,7 +61,7 @@ def random_adapter(checkpoint: Path, rank: int, folder: Path, seed: int = 0) -> 
     from safetensors import safe_open
     from safetensors.numpy import save_file
 
-    config = folder / "adapter_config.json"
+    config = folder / CONFIG
     if config.is_file():
         return folder
     files = sorted(checkpoint.glob("*.safetensors"))

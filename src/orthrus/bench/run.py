@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,23 +53,26 @@ class Bench:
         self.spec = spec
         self.store = Store(folder)
         self._percentiles = percentiles
-        self._model = locate(spec.model)
         for topology in spec.topologies:
             check_devices(topology, spec.devices)
         self.groups = list(groups(spec))
         if not any(cells for _, _, cells in self.groups):
             raise SpecError("no topology of the spec serves any of its workloads")
 
+    @cached_property
+    def _model(self) -> str:
+        """The checkpoint; a sample or tiny model is made when it is first needed."""
+        return locate(self.spec.model)
+
     def plans(self) -> Iterator[tuple[str, Layout]]:
-        """Every topology with the servers it would start (ports from 8001 on), for a dry run."""
+        """Every topology with the servers it would start (ports from 8001 on); fetches and writes nothing."""
         for topology in self.spec.topologies:
             ports = iter(range(8001, 9000))
-            server = self._server(lora.lora_flags(self._adapters()))
             scratch = Path("SCRATCH")
-            yield (
-                topology.name,
-                layout(topology, self._model, server, self.spec.devices, ports.__next__, scratch),
+            plan = layout(
+                topology, self.spec.model, self._server(), self.spec.devices, ports.__next__, scratch
             )
+            yield topology.name, plan
 
     def run(
         self, resume: bool, tell: Tell = lambda *_: None, done: Callable[[Cell], None] = lambda _: None
@@ -126,16 +130,21 @@ class Bench:
                     found.setdefault(cell.key, []).append(result)
         return found
 
-    def _adapters(self) -> dict[str, Path]:
-        return lora.prepare(self.spec.server.adapters, self._model, self.store.folder / "adapters")
+    @property
+    def _adapters(self) -> Path:
+        return self.store.folder / "adapters"
 
-    def _server(self, flags: list[str]) -> Server:
-        named = [f"--served-model-name={self.spec.model}", *flags, *self.spec.server.flags]
-        return self.spec.server.model_copy(update={"flags": named})
+    def _server(self) -> Server:
+        own = [
+            f"--served-model-name={self.spec.model}",
+            *lora.lora_flags(self.spec.server.adapters, self._adapters),
+        ]
+        return self.spec.server.model_copy(update={"flags": [*own, *self.spec.server.flags]})
 
     @contextmanager
     def _started(self, name: str, cell: Cell, tell: Tell) -> Iterator[tuple[Layout, Servers | None]]:
-        server = self._server(lora.lora_flags(self._adapters()))
+        lora.prepare(self.spec.server.adapters, self._model, self._adapters)
+        server = self._server()
         # KV blocks on their way between servers belong in memory, not on a disk.
         memory = Path("/dev/shm")
         with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as scratch:

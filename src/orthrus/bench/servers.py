@@ -16,11 +16,12 @@ from types import TracebackType
 import httpx
 import psutil  # type: ignore[import-untyped]
 
+from orthrus import preload
 from orthrus.bench.topology import Plan
 
 STOP_SECONDS = 15.0
 LOG_LINES = 25
-OVERRIDDEN = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "CUDA_VISIBLE_DEVICES")
+OVERRIDDEN = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "CUDA_VISIBLE_DEVICES", preload.GUARD)
 """Variables of our own environment that a server must not inherit: each would undo the plan."""
 
 
