@@ -9,9 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from checkpoints import make_tiny
-from server_process import Server
-
-MAX_MODEL_LEN = 1024
+from server_process import MAX_MODEL_LEN, Server
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
 }
+MAX_MODEL_LEN = 1024
 FLAGS = ("--host", "127.0.0.1", "--enforce-eager", "--dtype", "float32", "--block-size", "32")
 
 

@@ -6,7 +6,7 @@ import base64
 
 import numpy as np
 import pytest
-from conftest import MAX_MODEL_LEN
+from server_process import MAX_MODEL_LEN
 from vectors import cosines, decode, embed, embed_answer, refused, rows, token_ids
 
 TEXTS = ["The cat sat on the mat.", "x", "Paris is the capital of France, and Berlin that of Germany."]

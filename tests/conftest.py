@@ -1,0 +1,16 @@
+"""A test whose fixtures load a model or start a real server gets the `engine` mark without saying so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+FOLDERS = {Path(__file__).parent / name for name in ("engine", "server")}
+FIXTURES = {"engine", "stock_engine", "sample_model", "tiny_model", "server", "fragile"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent in FOLDERS and FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("engine")
