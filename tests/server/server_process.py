@@ -115,17 +115,28 @@ class Server:
     def tail(self, lines: int = 40) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
+    def wait_until_running(self, requests: int, timeout_s: float = 60) -> None:
+        """Poll /orthrus/state until the scheduler holds that many requests."""
+        end = time.monotonic() + timeout_s
+        while (state := self.state())["scheduler"]["requests"] < requests:
+            assert time.monotonic() < end, state
+            time.sleep(0.05)
+
     def wait_until_idle(self, timeout_s: float = 30) -> dict[str, Any]:
         """Poll /orthrus/state until nothing is held; fails with what still is."""
         end = time.monotonic() + timeout_s
         while True:
-            with self.client() as client:
-                state = client.get("/orthrus/state").json()
+            state = self.state()
             held = [state["scheduler"], *state["workers"]]
             if not any(count for counts in held for count in counts.values()):
                 return state
             assert time.monotonic() < end, state
             time.sleep(0.1)
+
+    def state(self) -> dict[str, Any]:
+        with self.client() as client:
+            answer: dict[str, Any] = client.get("/orthrus/state").json()
+        return answer
 
 
 def free_port() -> int:

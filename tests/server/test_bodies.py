@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import time
+
 import httpx
 import pytest
 from vectors import embed
@@ -103,6 +106,21 @@ def test_other_methods_and_paths(client):
         assert client.request(method, "/v1/embeddings").status_code == 405
     assert client.post("/v1/embeddings/", json={"input": "a"}).status_code == 307
     assert client.post("/v1/nothing", json={"input": "a"}).status_code == 404
+
+
+def test_a_body_that_arrives_in_pieces_is_read_whole(client):
+    text = "a cat and a dog " * 10
+    body = json.dumps({"input": [text] * 20, "truncate_prompt_tokens": 9}).encode()
+
+    def slowly():
+        for start in range(0, len(body), 200):
+            time.sleep(0.01)
+            yield body[start : start + 200]
+
+    for _ in range(3):
+        response = client.post("/v1/embeddings", content=slowly(), headers=JSON)
+        assert response.status_code == 200, response.text
+        assert response.json()["usage"]["prompt_tokens"] == 20 * 9
 
 
 def test_a_chunked_body_over_the_limit_is_413(client):

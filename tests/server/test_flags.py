@@ -30,7 +30,9 @@ def refusal(monkeypatch, capsys, *argv):
     with pytest.raises(SystemExit) as caught:
         command.main([*argv, "--no-preload"])
     assert caught.value.code == 2
-    return capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) < 12
+    return said
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,7 @@ def refusal(monkeypatch, capsys, *argv):
     [
         (["--policy", "foo"], "invalid choice: 'foo'"),
         (["--pooling", "max"], "invalid choice: 'max'"),
+        (["--pooling", "buffered"], "invalid choice: 'buffered'"),
         (["--embed-chunk", "0"], "embed_chunk"),
         (["--embed-chunk", "-5"], "embed_chunk"),
         (["--embed-chunk", "many"], "invalid int value"),
@@ -96,6 +99,22 @@ def test_engine_settings_that_mixed_steps_cannot_honour(tiny_model, monkeypatch,
         EngineArgs(**base, **arguments).create_engine_config()
     with pytest.raises(UnsupportedConfigError, match="--pooling"):
         EngineArgs(**base, pooler_config=PoolerConfig(seq_pooling_type="MEAN")).create_engine_config()
+
+
+def test_an_embedding_only_model_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+    from transformers import BertConfig
+    from vllm import EngineArgs
+
+    from orthrus.engine import plugin
+
+    plugin.register()
+    BertConfig(hidden_size=32, num_attention_heads=2, architectures=["BertModel"]).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedConfigError, match="embedding-only model use stock vLLM"):
+        EngineArgs(
+            model=str(tmp_path), additional_config={"orthrus": {}}, skip_tokenizer_init=True
+        ).create_engine_config()
 
 
 def test_a_refused_engine_setting_ends_the_command_with_its_message(monkeypatch, capsys):

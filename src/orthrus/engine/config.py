@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("vllm.orthrus")
 
 KEY = "orthrus"
+EMBEDDING_ONLY = (
+    "Orthrus serves generative models (runner 'generate'), which it also lets embed. "
+    "For an embedding-only model use stock vLLM"
+)
 RUNNER_SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
 
 
@@ -166,10 +170,7 @@ def _checkpoint_pooling(model: ModelConfig) -> CheckpointPooling | None:
 def _refuse_unsupported(vllm_config: VllmConfig) -> None:
     model = vllm_config.model_config
     if model.runner_type != "generate":
-        raise UnsupportedConfigError(
-            f"the model loads with runner {model.runner_type!r}; Orthrus serves generative models "
-            f"(runner 'generate'), which it also lets embed. For an embedding-only model use stock vLLM"
-        )
+        raise UnsupportedConfigError(f"the model loads with runner {model.runner_type!r}. {EMBEDDING_ONLY}")
     if vllm_config.speculative_config is not None:
         raise UnsupportedConfigError(
             "speculative decoding does not work in mixed steps yet; drop --speculative-config"

@@ -30,7 +30,12 @@ def register() -> None:
         compat.check_version()
         config.choose_runner_generation()
         config.prepare(self)
-        vllm_config = original(self, *args, **kwargs)
+        try:
+            vllm_config = original(self, *args, **kwargs)
+        except ValueError as error:
+            if "--runner generate" in str(error):  # vLLM's advice would lead back to this error
+                raise config.UnsupportedConfigError(config.EMBEDDING_ONLY) from error
+            raise
         config.apply(vllm_config)
         return vllm_config
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from fastapi import APIRouter, Depends, Request
@@ -73,6 +73,11 @@ def limits_of(vllm_config: Any, max_inputs: int) -> EmbeddingLimits:
     )
 
 
+async def content_of(raw_request: Request) -> bytes:
+    """The body, read before the handler starts: its watch for a disconnect reads from the client too."""
+    return await raw_request.body()
+
+
 @router.post(
     "/v1/embeddings",
     dependencies=[Depends(validate_json_request)],
@@ -80,11 +85,11 @@ def limits_of(vllm_config: Any, max_inputs: int) -> EmbeddingLimits:
 )
 @with_cancellation
 @load_aware_call
-async def create_embedding(raw_request: Request) -> Response:
+async def create_embedding(raw_request: Request, content: Annotated[bytes, Depends(content_of)]) -> Response:
     """OpenAI's embeddings route; `pooling` and `normalize` are ours (see docs/server.md)."""
     state = raw_request.app.state
     try:
-        body = check_embedding(parse_body(await raw_request.body()), state.orthrus_limits)
+        body = check_embedding(parse_body(content), state.orthrus_limits)
         request = _REQUEST.validate_python(body)
     except RequestError as error:
         if error.status != HTTPStatus.BAD_REQUEST:

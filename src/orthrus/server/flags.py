@@ -10,7 +10,6 @@ from typing import Any
 from orthrus.engine.config import KEY, OrthrusConfig
 from orthrus.policy.options import PolicyOptions
 from orthrus.policy.registry import POLICIES
-from orthrus.pooling.heads import Head
 
 POLICY_FLAGS: dict[str, tuple[type, str]] = {
     "embed_chunk": (int, "most tokens of one embedding per scheduling opportunity"),
@@ -35,7 +34,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--policy", choices=sorted(POLICIES), default=OrthrusConfig().policy, help="batch policy"
     )
-    heads = [head.value for head in Head]
+    heads = OrthrusConfig().allowed_pooling
     group.add_argument(
         "--pooling",
         choices=heads,
@@ -50,7 +49,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     defaults = PolicyOptions()
     for name, (kind, text) in POLICY_FLAGS.items():
         flag = "--" + name.replace("_", "-")
-        group.add_argument(flag, type=kind, default=None, help=f"{text} (default: {getattr(defaults, name)})")
+        help_text = f"{text} (default: {getattr(defaults, name)})"
+        group.add_argument(flag, type=kind, default=argparse.SUPPRESS, help=help_text)
     group.add_argument(
         "--count-decode", action="store_true", help="count expected decode tokens as generation work"
     )
@@ -81,7 +81,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
 
     Raises ValueError (pydantic's or PolicyOptions') for a value that is not allowed.
     """
-    options = {name: value for name in POLICY_FLAGS if (value := getattr(args, name)) is not None}
+    options = {name: value for name in POLICY_FLAGS if (value := getattr(args, name, None)) is not None}
     if args.count_decode:
         options["count_decode"] = True
     known = {field.name for field in fields(PolicyOptions)}

@@ -15,7 +15,10 @@ from orthrus.engine import compat
 def build_parser(prog: str) -> argparse.ArgumentParser:
     """vLLM's parser of `serve`, under another name."""
     compat.cli_env_setup()
-    parser: argparse.ArgumentParser = compat.make_arg_parser(compat.FlexibleArgumentParser(prog=prog))
+    parser: argparse.ArgumentParser = compat.make_arg_parser(
+        # Without it an error would print the usage of several hundred flags before its message.
+        compat.FlexibleArgumentParser(prog=prog, usage=f"{prog} MODEL [flags]   (--help lists them)")
+    )
     return parser
 
 
