@@ -37,13 +37,20 @@ def sample_model() -> Path:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    """Start an Orthrus engine: `engine(model, policy="ibs", policy_options=..., **engine_arguments)`."""
+    """Start an Orthrus engine: `engine(model, policy="ibs", policy_options=..., **engine_arguments)`.
+
+    `settings` are further fields of OrthrusConfig.
+    """
     started: dict[str, Any] = {}
 
     def start(
-        model: Path, policy: str = "fcfs", policy_options: dict[str, Any] | None = None, **kwargs: Any
+        model: Path,
+        policy: str = "fcfs",
+        policy_options: dict[str, Any] | None = None,
+        settings: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> Any:
-        settings = {"policy": policy, "policy_options": policy_options or {}}
+        settings = {"policy": policy, "policy_options": policy_options or {}, **(settings or {})}
         return _start(started, model, additional_config={"orthrus": settings}, **kwargs)
 
     yield start
