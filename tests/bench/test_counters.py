@@ -19,6 +19,17 @@ def test_counts_are_summed_over_engines():
     assert parse(TEXT).since(Counters(5, 400, 2)) == Counters(10, 500, 0)
 
 
+def test_orthrus_own_counts_come_first():
+    own = """orthrus:steps_total{mix="embed"} 1.0
+orthrus:steps_total{mix="mixed"} 4.0
+orthrus:scheduled_tokens_total{kind="embed"} 70.0
+orthrus:scheduled_tokens_total{kind="decode"} 30.0
+"""
+    assert parse(own) == Counters(steps=5, tokens=100, preemptions=0)
+    assert parse(own + TEXT) == Counters(steps=5, tokens=100, preemptions=2)
+    assert parse("llamacpp:requests 1\n") is None
+
+
 def test_servers_without_counters_are_no_error(fake_url):
     assert read([fake_url]) is None
     assert read(["http://127.0.0.1:9"]) is None

@@ -1,4 +1,7 @@
-"""The engines' own counts over a window, from vLLM's /metrics: steps, tokens in them, preemptions."""
+"""The engines' own counts over a window, from /metrics: steps, tokens in them, preemptions.
+
+Orthrus counts what it scheduled; vLLM counts a prompt's tokens in the step that ends its prefill.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ from dataclasses import dataclass
 import httpx
 
 NAMES = {
-    "steps": "vllm:iteration_tokens_total_count",
-    "tokens": "vllm:iteration_tokens_total_sum",
-    "preemptions": "vllm:num_preemptions_total",
+    "steps": ("orthrus:steps_total", "vllm:iteration_tokens_total_count"),
+    "tokens": ("orthrus:scheduled_tokens_total", "vllm:iteration_tokens_total_sum"),
+    "preemptions": ("vllm:num_preemptions_total",),
 }
+"""Metric names of each count; the first that a server has is taken."""
 
 
 @dataclass(frozen=True)
@@ -29,28 +33,36 @@ class Counters:
         )
 
 
-def parse(text: str) -> Counters:
-    """The counters in a Prometheus text, summed over labels."""
-    sums = dict.fromkeys(NAMES, 0.0)
-    for line in text.splitlines():
-        for field, name in NAMES.items():
-            if line.startswith((name + "{", name + " ")):
-                sums[field] += float(line.rsplit(" ", 1)[1])
-    return Counters(**sums)
+def parse(text: str) -> Counters | None:
+    """The counters in a Prometheus text, summed over labels; None where steps are not counted.
+
+    Preemptions that a server does not count are 0.
+    """
+    found: dict[str, float] = {}
+    for field, names in NAMES.items():
+        for name in names:
+            values = [
+                float(line.rsplit(" ", 1)[1])
+                for line in text.splitlines()
+                if line.startswith((name + "{", name + " "))
+            ]
+            if values and field not in found:
+                found[field] = sum(values)
+    return Counters(**found) if "steps" in found else None
 
 
 def read(urls: Sequence[str]) -> Counters | None:
     """The counters of all servers now; None when one of them does not offer them."""
-    total = [0.0, 0.0, 0.0]
+    total = Counters()
     for url in dict.fromkeys(urls):
         try:
             answer = httpx.get(f"{url}/metrics", timeout=10, trust_env=False)
         except httpx.TransportError:
             return None
-        if answer.status_code != httpx.codes.OK or NAMES["steps"] not in answer.text:
+        found = parse(answer.text) if answer.status_code == httpx.codes.OK else None
+        if found is None:
             return None
-        found = parse(answer.text)
-        total = [
-            old + new for old, new in zip(total, (found.steps, found.tokens, found.preemptions), strict=True)
-        ]
-    return Counters(*total)
+        total = Counters(
+            total.steps + found.steps, total.tokens + found.tokens, total.preemptions + found.preemptions
+        )
+    return total
