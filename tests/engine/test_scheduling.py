@@ -23,6 +23,7 @@ from engine_driver import (
     tokens,
 )
 from vllm import PoolingParams
+from vllm.exceptions import VLLMValidationError
 from vllm.v1.core.sched.scheduler import Scheduler
 
 pytestmark = pytest.mark.engine
@@ -84,9 +85,9 @@ def test_embedding_of_exactly_the_models_length(
         llm = engine(tiny_model, max_num_batched_tokens=budget)
         got = embed_all(llm, [prompt], "last")[0]
         assert cosine(got, wanted) > 0.99999, budget
-    with pytest.raises(ValueError, match="maximum context length is 512"):
+    with pytest.raises(VLLMValidationError, match="maximum context length is 512"):
         embed_all(llm, [[*prompt, 7]])
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(VLLMValidationError, match="at least 1"):
         run(llm, [Job("writer", prompt, generate(1))])
     assert_idle(llm)
 
@@ -105,7 +106,7 @@ def test_unknown_or_refused_pooling_is_an_error_before_the_engine(engine: Engine
         with pytest.raises(ValueError, match=f"'{head}'.*allowed"):
             embed_all(llm, [[7, 8, 9]], head)
     classify = Job("text", [7, 8], PoolingParams(task="classify"))
-    with pytest.raises(ValueError, match="Unsupported task"):
+    with pytest.raises(VLLMValidationError, match="Unsupported task"):
         run(llm, [classify])
     assert embed_all(llm, [[7, 8, 9]]).shape == (1, 128)
 
