@@ -25,7 +25,7 @@ orthrus:steps_total{mix="mixed"} 4.0
 orthrus:scheduled_tokens_total{kind="embed"} 70.0
 orthrus:scheduled_tokens_total{kind="decode"} 30.0
 """
-    assert parse(own) == Counters(steps=5, tokens=100, preemptions=0)
+    assert parse(own) == Counters(steps=5, tokens=100, preemptions=None)
     assert parse(own + TEXT) == Counters(steps=5, tokens=100, preemptions=2)
     assert parse("llamacpp:requests 1\n") is None
 
@@ -39,5 +39,5 @@ def test_figures_of_the_counters():
     assert counter_figures(Counters(20, 500, 1), 10.0) == pytest.approx(
         {"steps_per_s": 2, "tokens_per_step": 25, "preemptions": 1}
     )
-    assert counter_figures(Counters(0, 0, 0), 10.0) == {"steps_per_s": 0, "preemptions": 0}
+    assert counter_figures(Counters(0, 0, None), 10.0) == {"steps_per_s": 0}
     assert counter_figures(None, 10.0) == {}

@@ -20,24 +20,22 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Counters:
-    """Sums over all servers so far. `steps` counts only steps that had tokens."""
+    """Sums over all servers so far. `preemptions` is None where a server does not count them."""
 
     steps: float = 0.0
     tokens: float = 0.0
-    preemptions: float = 0.0
+    preemptions: float | None = None
 
     def since(self, earlier: Counters) -> Counters:
         """What was counted after `earlier`."""
-        return Counters(
-            self.steps - earlier.steps, self.tokens - earlier.tokens, self.preemptions - earlier.preemptions
-        )
+        preemptions = None
+        if self.preemptions is not None and earlier.preemptions is not None:
+            preemptions = self.preemptions - earlier.preemptions
+        return Counters(self.steps - earlier.steps, self.tokens - earlier.tokens, preemptions)
 
 
 def parse(text: str) -> Counters | None:
-    """The counters in a Prometheus text, summed over labels; None where steps are not counted.
-
-    Preemptions that a server does not count are 0.
-    """
+    """The counters in a Prometheus text, summed over labels; None where steps are not counted."""
     found: dict[str, float] = {}
     for field, names in NAMES.items():
         for name in names:
@@ -53,7 +51,7 @@ def parse(text: str) -> Counters | None:
 
 def read(urls: Sequence[str]) -> Counters | None:
     """The counters of all servers now; None when one of them does not offer them."""
-    total = Counters()
+    total: list[Counters] = []
     for url in dict.fromkeys(urls):
         try:
             answer = httpx.get(f"{url}/metrics", timeout=10, trust_env=False)
@@ -62,7 +60,10 @@ def read(urls: Sequence[str]) -> Counters | None:
         found = parse(answer.text) if answer.status_code == httpx.codes.OK else None
         if found is None:
             return None
-        total = Counters(
-            total.steps + found.steps, total.tokens + found.tokens, total.preemptions + found.preemptions
-        )
-    return total
+        total.append(found)
+    preemptions = [found.preemptions for found in total if found.preemptions is not None]
+    return Counters(
+        steps=sum(found.steps for found in total),
+        tokens=sum(found.tokens for found in total),
+        preemptions=sum(preemptions) if len(preemptions) == len(total) else None,
+    )

@@ -136,11 +136,11 @@ class Meter:
         last = self._worker_seconds() if self._nvml is None else {}
         then = self._begin
         while not self._stop.wait(PERIOD):
+            spent = self._worker_seconds() if self._nvml is None else {}
             now = time.monotonic()
             if self._nvml:
                 values = {device: self._nvml.utilisation(device) for device in self._devices}
             else:
-                spent = self._worker_seconds()
                 values = {device: (spent[device] - last[device]) / (now - then) for device in self._devices}
                 last = spent
             then = now

@@ -113,7 +113,8 @@ def _utilisation(folder: Path, results: Mapping[Key, Sequence[Mapping[str, Any]]
             for use in cell["usage"]["devices"] if cell else ():
                 xs, ys = [point[0] for point in use["series"]], [point[1] for point in use["series"]]
                 axis.plot(xs, ys, label=f"device {use['device']}")
-    axes[0][0].legend(fontsize="x-small")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    drawing.legend(handles, labels, fontsize="x-small", loc="outside right upper")
     axes[-1][0].set_xlabel("s")
     axes[0][0].set_ylabel("utilisation")
     name = f"utilisation-{load}"

@@ -259,7 +259,9 @@ def counter_figures(counted: Counters | None, seconds: float) -> Figures:
     """Flat figures of the engines' own counts; none where there are no counts."""
     if counted is None:
         return {}
-    figures = {"steps_per_s": counted.steps / seconds, "preemptions": counted.preemptions}
+    figures = {"steps_per_s": counted.steps / seconds}
+    if counted.preemptions is not None:
+        figures["preemptions"] = counted.preemptions
     if counted.steps:
         figures["tokens_per_step"] = counted.tokens / counted.steps
     return figures
