@@ -6,6 +6,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from vllm.exceptions import VLLMValidationError
 
 from orthrus.engine import checkpoint, requests
 from orthrus.engine.config import CheckpointPooling, OrthrusConfig
@@ -26,9 +27,12 @@ def write_files(folder, mode, dense=False):
 def settled(config, adapter=None, asked=None):
     """The head that the front end writes into a request."""
     extra = {"pooling": asked} if asked else None
-    params = SimpleNamespace(extra_kwargs=extra)
+    params = SimpleNamespace(extra_kwargs=extra, task="embed")
     lora = SimpleNamespace(lora_path=adapter) if adapter else None
-    requests._settle_head(SimpleNamespace(pooling_params=params, lora_request=lora), config)
+    request = SimpleNamespace(
+        pooling_params=params, lora_request=lora, prompt_token_ids=[1], prompt_embeds=None
+    )
+    requests._settle_head(request, config)
     return params.extra_kwargs["pooling"]
 
 
@@ -45,9 +49,9 @@ def test_each_source_overrides_the_one_before(tmp_path):
 
 
 def test_a_head_that_is_not_allowed_is_refused_before_the_engine(tmp_path):
-    with pytest.raises(PoolingConfigError, match="not allowed"):
+    with pytest.raises(VLLMValidationError, match="not allowed"):
         settled(OrthrusConfig(allowed_pooling=("mean",)), asked="last")
-    with pytest.raises(PoolingConfigError, match="the adapter's files"):
+    with pytest.raises(VLLMValidationError, match="the adapter's files"):
         settled(OrthrusConfig(allowed_pooling=("mean",)), write_files(tmp_path, "cls"))
 
 

@@ -26,7 +26,7 @@ def refusal(monkeypatch, capsys, *argv):
         raise AssertionError("the server was started")
 
     monkeypatch.setattr(vllm_server, "run", run)
-    monkeypatch.setattr(vllm_server, "share_metrics", lambda: None)
+    monkeypatch.setattr(command, "share_metrics", lambda: None)
     with pytest.raises(SystemExit) as caught:
         command.main([*argv, "--no-preload"])
     assert caught.value.code == 2
@@ -124,7 +124,7 @@ def test_a_refused_engine_setting_ends_the_command_with_its_message(monkeypatch,
         raise UnsupportedConfigError("speculative decoding does not work")
 
     monkeypatch.setattr(vllm_server, "run", run)
-    monkeypatch.setattr(vllm_server, "share_metrics", lambda: None)
+    monkeypatch.setattr(command, "share_metrics", lambda: None)
     with pytest.raises(SystemExit) as caught:
         command.main(["any-model", "--no-preload"])
     assert caught.value.code == 2
@@ -138,7 +138,7 @@ def test_ctrl_c_before_the_server_is_ready_is_130_without_a_traceback(monkeypatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr(vllm_server, "run", run)
-    monkeypatch.setattr(vllm_server, "share_metrics", lambda: None)
+    monkeypatch.setattr(command, "share_metrics", lambda: None)
     assert command.main(["any-model", "--no-preload"]) == 130
     assert "Traceback" not in capsys.readouterr().err
 

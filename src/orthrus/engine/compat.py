@@ -11,6 +11,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vllm import AsyncLLMEngine as AsyncLLMEngine
+    from vllm.config import ModelConfig as ModelConfig
     from vllm.config import PoolerConfig as PoolerConfig
     from vllm.config import VllmConfig as VllmConfig
     from vllm.engine.arg_utils import AsyncEngineArgs as AsyncEngineArgs
@@ -26,13 +28,19 @@ if TYPE_CHECKING:
     from vllm.entrypoints.serve.utils.api_utils import with_cancellation as with_cancellation
     from vllm.exceptions import GenerationError as GenerationError
     from vllm.exceptions import GracefulHTTPError as GracefulHTTPError
+    from vllm.exceptions import VLLMError as VLLMError
     from vllm.exceptions import VLLMValidationError as VLLMValidationError
     from vllm.logger import configure_logging_from_args as configure_logging_from_args
+    from vllm.lora.layers import LoRAMapping as LoRAMapping
+    from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU as PunicaWrapperCPU
     from vllm.lora.request import LoRARequest as LoRARequest
     from vllm.outputs import EmbeddingRequestOutput as EmbeddingRequestOutput
     from vllm.outputs import RequestOutput as RequestOutput
     from vllm.platforms import current_platform as current_platform
+    from vllm.platforms.cpu import CpuPlatform as CpuPlatform
     from vllm.pooling_params import PoolingParams as PoolingParams
+    from vllm.renderers import ChatParams as ChatParams
+    from vllm.sampling_params import RequestOutputKind as RequestOutputKind
     from vllm.sampling_params import SamplingParams as SamplingParams
     from vllm.transformers_utils.repo_utils import file_or_path_exists as file_or_path_exists
     from vllm.utils.argparse_utils import FlexibleArgumentParser as FlexibleArgumentParser
@@ -44,18 +52,22 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler as Scheduler
     from vllm.v1.engine.core import EngineCore as EngineCore
     from vllm.v1.engine.input_processor import InputProcessor as InputProcessor
-    from vllm.v1.metrics.prometheus import setup_multiprocess_prometheus as setup_multiprocess_prometheus
     from vllm.v1.outputs import AsyncModelRunnerOutput as AsyncModelRunnerOutput
     from vllm.v1.outputs import ModelRunnerOutput as ModelRunnerOutput
     from vllm.v1.request import Request as Request
     from vllm.v1.request import RequestStatus as RequestStatus
+    from vllm.v1.sample.metadata import SamplingMetadata as SamplingMetadata
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner as CPUModelRunner
     from vllm.v1.worker.cpu_worker import CPUWorker as CPUWorker
+    from vllm.v1.worker.gpu_input_batch import CachedRequestState as CachedRequestState
     from vllm.v1.worker.gpu_input_batch import InputBatch as InputBatch
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner as GPUModelRunner
 
 
 SUPPORTED_VLLM = "0.32.0"
+
+STOCK_CPU_WRAPPER = "vllm.lora.punica_wrapper.punica_cpu.PunicaWrapperCPU"
+"""What `CpuPlatform.get_punica_wrapper` names as long as nobody has replaced it."""
 
 # name -> (module, attribute). The order is that of one request's way through the engine.
 SEAM: dict[str, tuple[str, str]] = {
@@ -101,7 +113,16 @@ SEAM: dict[str, tuple[str, str]] = {
     "CPUModelRunner": ("vllm.v1.worker.cpu_model_runner", "CPUModelRunner"),
     "ModelRunnerOutput": ("vllm.v1.outputs", "ModelRunnerOutput"),
     "AsyncModelRunnerOutput": ("vllm.v1.outputs", "AsyncModelRunnerOutput"),
-    "setup_multiprocess_prometheus": ("vllm.v1.metrics.prometheus", "setup_multiprocess_prometheus"),
+    "AsyncLLMEngine": ("vllm", "AsyncLLMEngine"),
+    "VLLMError": ("vllm.exceptions", "VLLMError"),
+    "RequestOutputKind": ("vllm.sampling_params", "RequestOutputKind"),
+    "ChatParams": ("vllm.renderers", "ChatParams"),
+    "SamplingMetadata": ("vllm.v1.sample.metadata", "SamplingMetadata"),
+    "CachedRequestState": ("vllm.v1.worker.gpu_input_batch", "CachedRequestState"),
+    "ModelConfig": ("vllm.config", "ModelConfig"),
+    "LoRAMapping": ("vllm.lora.layers", "LoRAMapping"),
+    "PunicaWrapperCPU": ("vllm.lora.punica_wrapper.punica_cpu", "PunicaWrapperCPU"),
+    "CpuPlatform": ("vllm.platforms.cpu", "CpuPlatform"),
 }
 
 

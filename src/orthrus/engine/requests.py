@@ -13,7 +13,8 @@ from typing import Any
 
 from orthrus.engine import checkpoint, compat
 from orthrus.engine.config import OrthrusConfig, is_requested
-from orthrus.engine.embedding import POOLING_KEY
+from orthrus.engine.embedding import POOLING_KEY, SPANS_KEY, check_extent, settle_head
+from orthrus.pooling.errors import PoolingConfigError
 
 
 def install() -> None:
@@ -50,9 +51,16 @@ def _length(request: Any) -> int:
 
 
 def _settle_head(request: Any, config: OrthrusConfig) -> None:
-    """Write the head into the request's own copy of its parameters: an adapter's files are read here only."""
+    """Write the head into the request's own copy of its parameters: an adapter's files are read here only.
+
+    Raises VLLMValidationError, which vLLM's server answers with 400.
+    """
     params, adapter = request.pooling_params, request.lora_request
-    extra = params.extra_kwargs or {}
-    wanted = checkpoint.adapter_head(adapter.lora_path) if adapter is not None else None
-    head = config.head(extra.get(POOLING_KEY), wanted)
-    params.extra_kwargs = {**extra, POOLING_KEY: head.value}
+    field = POOLING_KEY
+    try:
+        wanted = checkpoint.adapter_head(adapter.lora_path) if adapter is not None else None
+        settle_head(params, config, wanted)
+        field = SPANS_KEY if (params.extra_kwargs or {}).get(SPANS_KEY) else "input"
+        check_extent(params, _length(request), config)
+    except PoolingConfigError as error:
+        raise compat.VLLMValidationError(str(error), parameter=field) from error

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from importlib.metadata import entry_points
 
 from orthrus.preload import reexec_with_preload
 
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 PLUGIN = "orthrus"
 PLUGIN_GROUPS = (
     "vllm.general_plugins",
@@ -32,6 +36,7 @@ def main(argv: list[str]) -> int:
 def _serve(argv: list[str]) -> int:
     if "--no-preload" not in argv:
         reexec_with_preload()
+    share_metrics()
     from pydantic import ValidationError
 
     from orthrus.engine.config import UnsupportedConfigError, choose_runner_generation
@@ -49,13 +54,24 @@ def _serve(argv: list[str]) -> int:
     except ValueError as error:
         parser.error(str(error))
     allow_plugins()
-    vllm_server.share_metrics()
     try:
         return vllm_server.run(args)
     except (UnsupportedConfigError, PoolingConfigError) as error:
         parser.error(str(error))
     except ValidationError as error:  # vLLM's own settings
         parser.error("; ".join(finding["msg"] for finding in error.errors()))
+
+
+def share_metrics() -> None:
+    """Give the engine's process and this one a common folder of metrics, so that /metrics shows both.
+
+    prometheus_client looks for it when it is imported, so this comes before vLLM's import; vLLM's own
+    `setup_multiprocess_prometheus` (v1/metrics/prometheus.py) would come too late for this process.
+    """
+    if METRICS_FOLDER not in os.environ:
+        folder = tempfile.mkdtemp(prefix="orthrus-metrics-")
+        os.environ[METRICS_FOLDER] = folder
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def allow_plugins() -> None:

@@ -31,11 +31,6 @@ def resolve_model(args: argparse.Namespace) -> None:
     args.model_tag = args.model = path
 
 
-def share_metrics() -> None:
-    """Let the API process serve the engine process's metrics too (Prometheus' multi-process directory)."""
-    compat.setup_multiprocess_prometheus()
-
-
 def run(args: argparse.Namespace) -> int:
     """Serve until stopped, as `vllm serve` does. Returns the exit status: 1 after the engine has died."""
     compat.configure_logging_from_args(args)
