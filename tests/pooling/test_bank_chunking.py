@@ -14,7 +14,7 @@ TOLERANCE = 1e-6
 requests = st.lists(st.tuples(st.sampled_from(list(Head)), st.integers(1, 200)), min_size=1, max_size=9)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(requests=requests, dtype=st.sampled_from([torch.bfloat16, torch.float32]), data=st.data())
 def test_interleaved_chunks_give_the_one_pass_vectors(requests, dtype, data):
     seed = data.draw(st.integers(0, 2**31))

@@ -53,7 +53,7 @@ def outcome(check: Callable[[Any], Any], value: Any) -> tuple[Any, RequestError 
 
 
 @given(VALUES | BODIES)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_json_is_accepted_or_refused_with_a_field_and_a_short_message(body):
     checked, error = outcome(accepted, body)
     if error is not None:
