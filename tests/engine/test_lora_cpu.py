@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orthrus.engine.compat_lora import STOCK_CPU_WRAPPER, CpuPlatform, LoRAMapping, PunicaWrapperCPU
+from orthrus.engine.compat import STOCK_CPU_WRAPPER, CpuPlatform, LoRAMapping, PunicaWrapperCPU
 from orthrus.engine.lora_cpu import PunicaWrapperCPUGrouped, RowGroups, install
 
 INPUT_SIZE = 24

@@ -25,7 +25,15 @@ OVERRIDES: list[tuple[type, str, tuple[str, ...]]] = [
     (
         MixedScheduling,
         "Scheduler",
-        ("add_request", "_free_request", "schedule", "_reserve_prefill_lookahead", "shutdown"),
+        (
+            "add_request",
+            "_free_request",
+            "schedule",
+            "_reserve_prefill_lookahead",
+            "_get_local_prefix_cache_hit",
+            "reset_prefix_cache",
+            "shutdown",
+        ),
     ),
     (AsyncMixedScheduler, "AsyncScheduler", ("_update_after_schedule",)),
     (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from orthrus.engine.buffer_room import BufferRoom
 from orthrus.policy.work import Refusal, WorkItem
 
 if TYPE_CHECKING:
-    from vllm.v1.core.sched.scheduler import Scheduler
-
+    from orthrus.engine.compat import Scheduler
     from orthrus.engine.waiting import WaitingByKind
 
 
@@ -54,6 +54,7 @@ class Admission:
         self._max_adapters = scheduler.lora_config.max_loras if scheduler.lora_config else 0
         self._free_blocks = self._kv.block_pool.get_num_free_blocks()
         self._watermark = self._kv.watermark_blocks if scheduler.running else 0
+        self._buffer = BufferRoom(scheduler.settings, scheduler.running)
 
     def __call__(self, item: WorkItem) -> Refusal | None:
         request = self._waiting[item.request_id]
@@ -64,6 +65,8 @@ class Admission:
             return Refusal.ADAPTER_SLOTS
         if not self._take_blocks(item):
             return Refusal.KV_BLOCKS
+        if not self._buffer.take(request):
+            return Refusal.POOLING_BUFFER
         self._slots -= 1
         self._watermark = self._kv.watermark_blocks
         if adapter:

@@ -17,9 +17,6 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import numpy as np
-from vllm import AsyncEngineArgs, AsyncLLMEngine, SamplingParams
-from vllm.exceptions import VLLMError, VLLMValidationError
-from vllm.sampling_params import RequestOutputKind
 
 from orthrus import models
 from orthrus.engine import api_inputs, plugin
@@ -33,14 +30,22 @@ from orthrus.engine.api_inputs import (
     Texts,
 )
 from orthrus.engine.background import Background, all_of
+from orthrus.engine.compat import (
+    AsyncEngineArgs,
+    AsyncLLMEngine,
+    RequestOutputKind,
+    SamplingParams,
+    VLLMError,
+    VLLMValidationError,
+)
 from orthrus.engine.config import KEY, OrthrusConfig
 from orthrus.server.checks import RequestError
 from orthrus.server.embeddings import limits_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from vllm.lora.request import LoRARequest
-    from vllm.outputs import RequestOutput
+
+    from orthrus.engine.compat import LoRARequest, RequestOutput
 
 Sampling: TypeAlias = "SamplingParams | Sequence[SamplingParams] | None"
 

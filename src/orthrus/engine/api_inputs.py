@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from vllm import PoolingParams, SamplingParams
-from vllm.renderers import ChatParams
-
+from orthrus.engine.compat import ChatParams, PoolingParams, SamplingParams
 from orthrus.engine.embedding import POOLING_KEY
 from orthrus.server.checks import EmbeddingLimits, RequestError, check_embedding
 

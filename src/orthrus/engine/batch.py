@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from orthrus.engine.compat import InputBatch
 
 if TYPE_CHECKING:
-    from vllm.v1.sample.metadata import SamplingMetadata
-    from vllm.v1.worker.gpu_input_batch import CachedRequestState
+    from orthrus.engine.compat import CachedRequestState, SamplingMetadata
 
 
 class MixedInputBatch(InputBatch):

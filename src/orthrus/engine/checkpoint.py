@@ -12,7 +12,7 @@ from orthrus.pooling.heads import Head
 from orthrus.pooling.select import PoolingRecipe, read_recipe
 
 if TYPE_CHECKING:
-    from vllm.config import ModelConfig
+    from orthrus.engine.compat import ModelConfig
 
 MODULES = "modules.json"
 HUB_FILES = (MODULES, "*_Pooling/*", "*_Dense/*", "*_Normalize/*")

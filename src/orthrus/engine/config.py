@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from orthrus.engine import checkpoint, compat
 from orthrus.policy.options import PolicyOptions
 from orthrus.policy.registry import POLICIES
+from orthrus.pooling.buffered import load_function
 from orthrus.pooling.heads import Head
 from orthrus.pooling.select import choose_head
 
 if TYPE_CHECKING:
-    from vllm.config import ModelConfig, VllmConfig
-    from vllm.engine.arg_utils import EngineArgs
+    from orthrus.engine.compat import EngineArgs, ModelConfig, VllmConfig
 
 logger = logging.getLogger("vllm.orthrus")
 
@@ -58,6 +58,9 @@ class OrthrusConfig(BaseModel):
     allowed_pooling: tuple[str, ...] = tuple(h.value for h in Head if h is not Head.BUFFERED)
     matryoshka: bool = False
     prefix_sums_mib: float = Field(default=64, ge=0)
+    pooling_function: str | None = None
+    pooling_buffer_tokens: int = Field(default=0, ge=0)
+    max_spans: int = Field(default=256, ge=1)
     trace_steps: str | None = None
     checkpoint: CheckpointPooling | None = None
 
@@ -67,11 +70,21 @@ class OrthrusConfig(BaseModel):
         PolicyOptions(**self.policy_options)
         for name in (*self.allowed_pooling, *([self.pooling] if self.pooling else [])):
             Head.parse(name)
+        if self.pooling_function and not self.pooling_buffer_tokens:
+            raise ValueError("a pooling function needs memory: set --pooling-buffer-tokens, too")
+        if Head.BUFFERED in (self.pooling, *self.allowed_pooling) and not self.pooling_function:
+            raise ValueError("the buffered head needs a function: name it with --pooling-function")
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """The heads that requests may ask for; the buffered one only where the operator named a function."""
+        buffered = [Head.BUFFERED] if self.pooling_function else []
+        return tuple(dict.fromkeys([*(Head(name) for name in self.allowed_pooling), *buffered]))
 
     def head(self, request: str | None = None, adapter: Head | None = None) -> Head:
         """The head of a request: `choose_head` over this engine's sources. Raises PoolingConfigError."""
         return choose_head(
-            allowed=[Head(name) for name in self.allowed_pooling],
+            allowed=self.heads,
             checkpoint=self.checkpoint.head if self.checkpoint else None,
             adapter=adapter,
             command_line=Head(self.pooling) if self.pooling else None,
@@ -139,6 +152,8 @@ def apply(vllm_config: VllmConfig) -> None:
     config = config.model_copy(update={"checkpoint": found})
     settings = config.model_dump(mode="json", exclude_defaults=True)
     vllm_config.additional_config = {**vllm_config.additional_config, KEY: settings}
+    if config.pooling_function:
+        load_function(config.pooling_function)  # an operator's mistake is refused here, before any worker
     if config.matryoshka:
         model.hf_config.is_matryoshka = True
     if model.pooler_config is None:

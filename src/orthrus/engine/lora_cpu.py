@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from orthrus.engine.compat_lora import (
+from orthrus.engine.compat import (
     STOCK_CPU_WRAPPER,
     CpuPlatform,
     LoRAMapping,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from orthrus.policy.work import Kind
 
 if TYPE_CHECKING:
-    from vllm.v1.request import Request
-
+    from orthrus.engine.compat import Request
     from orthrus.engine.scheduler import MixedScheduling
     from orthrus.policy.options import PolicyOptions
 

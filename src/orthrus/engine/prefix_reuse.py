@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orthrus.engine.embedding import EmbeddingSpec
-from orthrus.engine.prefix_sums import REUSABLE, PrefixSums, SumOrders
+from orthrus.engine.prefix_sums import PrefixSums, SumOrders
 from orthrus.pooling.heads import Head
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
-    from vllm.v1.core.sched.output import SchedulerOutput
-    from vllm.v1.request import Request
-
+    from orthrus.engine.compat import Request, SchedulerOutput, VllmConfig
     from orthrus.engine.config import OrthrusConfig
     from orthrus.engine.scheduler import MixedScheduling
 
@@ -48,8 +45,10 @@ class PrefixReuse:
 
     def may_read_cache(self, request: Request) -> bool:
         """Whether cached KV blocks may stand in for a prefix of this embedding."""
-        head = self._head(request)
-        return head is Head.LAST or (self._sums is not None and head in REUSABLE)
+        spec = self._spec(request)
+        if spec.needs_every_token:
+            return False
+        return spec.head is Head.LAST or (self._sums is not None and spec.keeps_states)
 
     def begin_step(self) -> None:
         """Call before a step is scheduled."""
@@ -60,7 +59,7 @@ class PrefixReuse:
     def shorten(self, request: Request, hit: tuple[Any, int, int, bool]) -> tuple[Any, int, int, bool]:
         """A prefix-cache hit of vLLM (blocks, tokens, …) cut back to the last boundary with a kept state."""
         blocks, tokens, junction, diverged = hit
-        head = self._head(request)
+        head = self._spec(request).head
         if not tokens or head is Head.LAST:
             return hit
         kv = self._scheduler.kv_cache_manager
@@ -83,11 +82,11 @@ class PrefixReuse:
         orders = SumOrders({req_id: row for req_id, row in self._loads.items() if req_id in scheduled})
         for request_id in embeddings.intersection(scheduled):
             request = self._scheduler.requests[request_id]
-            head = self._head(request)
-            if head in REUSABLE:
+            spec = self._spec(request)
+            if spec.keeps_states:
                 end = request.num_computed_tokens
                 start = end - scheduled[request_id]
-                saved = self._sums.save(head, request.block_hashes, start, end)
+                saved = self._sums.save(spec.head, request.block_hashes, start, end)
                 orders.saves.extend((request_id, position, row) for position, row in saved)
         if orders.loads or orders.saves:
             setattr(output, ORDERS, orders)
@@ -97,5 +96,5 @@ class PrefixReuse:
         if self._sums is not None:
             self._sums.clear()
 
-    def _head(self, request: Request) -> Head:
-        return EmbeddingSpec.of(request.pooling_params, self._config).head
+    def _spec(self, request: Request) -> EmbeddingSpec:
+        return EmbeddingSpec.of(request.pooling_params, self._config)

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from orthrus.pooling.heads import Head
 
-REUSABLE = frozenset({Head.MEAN, Head.WEIGHTED_MEAN, Head.CLS})
-
 
 @dataclass(slots=True)
 class SumOrders:

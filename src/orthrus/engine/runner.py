@@ -14,6 +14,8 @@ import torch
 
 from orthrus.engine.batch import MixedInputBatch
 from orthrus.engine.compat import AsyncModelRunnerOutput, GPUModelRunner, ModelRunnerOutput
+from orthrus.engine.config import OrthrusConfig
+from orthrus.engine.embedding import TOKEN_TASK
 from orthrus.engine.pooler import StepPooler
 from orthrus.engine.prefix_reuse import ORDERS
 
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy as np
-    from vllm.v1.core.sched.output import SchedulerOutput
-    from vllm.v1.worker.gpu_input_batch import CachedRequestState
+
+    from orthrus.engine.compat import CachedRequestState, SchedulerOutput
 
 Vectors = list[torch.Tensor | None]
 
@@ -45,7 +47,8 @@ class MixedModelRunner(GPUModelRunner):
         self.input_batch.__class__ = MixedInputBatch
 
     def get_supported_tasks(self) -> tuple[Any, ...]:
-        return (*super().get_supported_tasks(), "embed")
+        buffered = OrthrusConfig.of(self.vllm_config).pooling_buffer_tokens
+        return (*super().get_supported_tasks(), "embed", *([TOKEN_TASK] if buffered else []))
 
     def _on_request_state_removed(self, req_id: str, req_state: CachedRequestState | None) -> None:
         super()._on_request_state_removed(req_id, req_state)

@@ -26,9 +26,7 @@ from orthrus.policy.registry import make
 from orthrus.policy.work import Kind, StepView, WorkItem
 
 if TYPE_CHECKING:
-    from vllm.v1.core.sched.output import SchedulerOutput
-    from vllm.v1.request import Request
-
+    from orthrus.engine.compat import Request, SchedulerOutput
     from orthrus.policy.queues import KindQueue
 
 
@@ -56,7 +54,7 @@ class MixedScheduling(Scheduler):
         options = PolicyOptions(**config.policy_options)
         self.mix_policy = make(config.policy, options)
         self._outlook = Outlook(self, options)
-        self._config = config
+        self.settings = config
         self.embeddings: set[str] = set()
         self.real_waiting: WaitingByKind = self.waiting
         self._grants: StepGrants | None = None

@@ -14,8 +14,7 @@ from orthrus.policy.work import Kind, Plan
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vllm.v1.core.sched.output import SchedulerOutput
-
+    from orthrus.engine.compat import SchedulerOutput
     from orthrus.engine.config import OrthrusConfig
     from orthrus.engine.scheduler import MixedScheduling
 

@@ -12,7 +12,7 @@ from orthrus.policy.queues import KindQueue
 from orthrus.policy.work import Kind
 
 if TYPE_CHECKING:
-    from vllm.v1.request import Request
+    from orthrus.engine.compat import Request
 
 BLOCKED = frozenset(
     {
