@@ -103,10 +103,24 @@ class Server:
 
     def engine_core(self) -> psutil.Process:
         """The process of vLLM's EngineCore."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        cores = [child for child in children if "EngineCore" in " ".join([child.name(), *child.cmdline()])]
-        assert len(cores) == 1, children
+        cores = self._engine_cores()
+        assert len(cores) == 1, cores
         return cores[0]
+
+    def has_engine_core(self) -> bool:
+        """Whether the engine's process has started (and may still be loading)."""
+        return bool(self._engine_cores())
+
+    def _engine_cores(self) -> list[psutil.Process]:
+        found = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                title = " ".join([child.name(), *child.cmdline()])
+            except psutil.NoSuchProcess:
+                continue
+            if "EngineCore" in title:
+                found.append(child)
+        return found
 
     def client(self, **kwargs: Any) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}

@@ -18,15 +18,23 @@ def parser():
     return parser
 
 
+def in_this_process(monkeypatch, run):
+    """Let `command.main` run here, with `run` as the server, and leave this process as it is."""
+    from orthrus.server import vllm_server
+
+    monkeypatch.setattr(vllm_server, "run", run)
+    monkeypatch.setattr(command, "share_metrics", lambda: None)
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    monkeypatch.setenv("VLLM_PLUGINS", "")
+
+
 def refusal(monkeypatch, capsys, *argv):
     """The message of `orthrus serve` for these arguments; it must end with status 2 and load nothing."""
-    from orthrus.server import vllm_server
 
     def run(args):
         raise AssertionError("the server was started")
 
-    monkeypatch.setattr(vllm_server, "run", run)
-    monkeypatch.setattr(command, "share_metrics", lambda: None)
+    in_this_process(monkeypatch, run)
     with pytest.raises(SystemExit) as caught:
         command.main([*argv, "--no-preload"])
     assert caught.value.code == 2
@@ -118,13 +126,10 @@ def test_an_embedding_only_model_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_refused_engine_setting_ends_the_command_with_its_message(monkeypatch, capsys):
-    from orthrus.server import vllm_server
-
     def run(args):
         raise UnsupportedConfigError("speculative decoding does not work")
 
-    monkeypatch.setattr(vllm_server, "run", run)
-    monkeypatch.setattr(command, "share_metrics", lambda: None)
+    in_this_process(monkeypatch, run)
     with pytest.raises(SystemExit) as caught:
         command.main(["any-model", "--no-preload"])
     assert caught.value.code == 2
@@ -132,14 +137,14 @@ def test_a_refused_engine_setting_ends_the_command_with_its_message(monkeypatch,
 
 
 def test_ctrl_c_before_the_server_is_ready_is_130_without_a_traceback(monkeypatch, capsys):
-    from orthrus.server import vllm_server
-
     def run(args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(vllm_server, "run", run)
-    monkeypatch.setattr(command, "share_metrics", lambda: None)
+    in_this_process(monkeypatch, run)
+    ended = []
+    monkeypatch.setattr(command, "end_children", lambda: ended.append(True))
     assert command.main(["any-model", "--no-preload"]) == 130
+    assert ended
     assert "Traceback" not in capsys.readouterr().err
 
 

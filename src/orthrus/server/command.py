@@ -5,9 +5,13 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import sys
 import tempfile
+from contextlib import suppress
 from importlib.metadata import entry_points
+
+import psutil  # type: ignore[import-untyped]
 
 from orthrus.preload import reexec_with_preload
 
@@ -24,13 +28,30 @@ PLUGIN_GROUPS = (
 def main(argv: list[str]) -> int:
     """Serve until stopped; `argv` is what follows `orthrus serve`.
 
-    Returns the exit status: 0 stopped, 1 the engine died, 2 a setting was refused, 130 Ctrl-C at start-up.
+    Returns the exit status: 0 stopped, 1 the engine died, 2 a setting was refused, 130 stopped at start-up.
     """
+    # vLLM's server takes both signals over once it runs.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return _serve(argv)
     except KeyboardInterrupt:
+        end_children()
         sys.stderr.write("orthrus serve: stopped before it was ready\n")
         return 130
+
+
+def end_children(patience_s: float = 5) -> None:
+    """Terminate every process that this one has started, and theirs; kill those that stay.
+
+    An engine that is still starting does not notice that the server has gone.
+    """
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        with suppress(psutil.NoSuchProcess):
+            child.terminate()
+    for child in psutil.wait_procs(children, timeout=patience_s)[1]:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
 
 
 def _serve(argv: list[str]) -> int:
