@@ -113,9 +113,8 @@ class Teller:
 
     def __call__(self, what: str, seconds: float, limit: float) -> None:
         """`what` is going on since `seconds`, of `limit` (0: not known)."""
-        self._progress.update(
-            self._task, description=what, completed=int(seconds), total=int(limit) if limit else None
-        )
+        total = int(limit) if limit else int(seconds) + 1
+        self._progress.update(self._task, description=what, completed=int(seconds), total=total)
 
 
 class Doer:
