@@ -115,3 +115,19 @@ def test_a_half_precision_buffer_halves_the_memory():
     bank = make_bank()
     assert bank_with(fails).memory_bytes - bank_with(fails, torch.bfloat16).memory_bytes == 256 * 8 * 2
     assert bank.memory_bytes > PoolingBank(4, 8).memory_bytes
+
+
+def test_hidden_states_come_back_in_order_and_only_from_a_buffered_request():
+    bank = bank_with(None, torch.bfloat16)
+    hidden = torch.arange(100.0)[:, None].expand(100, 8).bfloat16()
+    bank.open(0, Head.BUFFERED, 100)
+    bank.open(1, Head.MEAN, 1)
+    feed(bank, [(0, hidden, 0, 70), (1, hidden, 0, 1)])
+    with pytest.raises(PoolingStateError, match="after 70 of 100"):
+        bank.hidden_states(0)
+    feed(bank, [(0, hidden, 70, 30)])
+    assert torch.equal(bank.hidden_states(0), hidden.float())
+    with pytest.raises(PoolingStateError, match="only the buffered head keeps hidden states"):
+        bank.hidden_states(1)
+    with pytest.raises(PoolingFunctionError, match="no pooling function"):
+        bank.finish(torch.tensor([0]))

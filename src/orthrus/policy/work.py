@@ -26,6 +26,7 @@ class Refusal(StrEnum):
     SEQUENCE_SLOTS = "sequence_slots"
     KV_BLOCKS = "kv_blocks"
     ADAPTER_SLOTS = "adapter_slots"
+    POOLING_BUFFER = "pooling_buffer"
     TOKEN_BUDGET = "token_budget"
     """An atomic request (one that may not be chunked) does not fit in what is left of the step."""
     BLOCKED = "blocked"

@@ -10,6 +10,7 @@ from orthrus.pooling.errors import (
     PoolingStateError,
 )
 from orthrus.pooling.heads import Head
+from orthrus.pooling.spans import SpanSums
 
 __all__ = [
     "BufferedHead",
@@ -21,4 +22,5 @@ __all__ = [
     "PoolingFunctionError",
     "PoolingStateError",
     "PrefixState",
+    "SpanSums",
 ]

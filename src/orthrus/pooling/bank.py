@@ -154,6 +154,17 @@ class PoolingBank:
         return rows
 
     @torch.no_grad()
+    def hidden_states(self, slot: int) -> Tensor:
+        """Every hidden state of a buffered request, float32 [prompt_len, hidden_size].
+
+        Raises PoolingStateError for another head, or before the whole prompt was seen.
+        """
+        self._ledger.check_complete(torch.tensor([slot]))
+        if self._buffered is None or self._ledger.head(slot) is not Head.BUFFERED:
+            raise PoolingStateError(f"slot {slot}: only the buffered head keeps hidden states")
+        return self._buffered.rows(slot, int(self._ledger.prompt_len[slot])).float()
+
+    @torch.no_grad()
     def snapshot(self, slot: int) -> PrefixState:
         """A copy of the slot's state so far, for `open(prefix=...)`; PoolingStateError if buffered."""
         head = self._ledger.head(slot)

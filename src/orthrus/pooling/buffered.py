@@ -1,4 +1,4 @@
-"""The buffered head: every hidden state is kept, and a function named by the operator pools them."""
+"""Every hidden state kept: for the operator's own pooling function, and for token-level output."""
 
 from __future__ import annotations
 
@@ -52,11 +52,12 @@ def load_function(path: str) -> PoolingFunction:
 class BufferedHead:
     """What the operator configured: the function, its name, and how much may be buffered.
 
-    `max_tokens` bounds the tokens of all buffered requests together (rounded up to whole pages of 64);
-    `dtype` is the buffer's: float32, or the model's own to halve the memory without loss.
+    Without a function (None) the buffer serves token-level output only. `max_tokens` bounds the tokens of all
+    buffered requests together (rounded up to whole pages of 64); `dtype` is the buffer's: float32, or the
+    model's own to halve the memory without loss.
     """
 
-    function: PoolingFunction
+    function: PoolingFunction | None
     name: str
     max_tokens: int
     dtype: torch.dtype = torch.float32
@@ -82,10 +83,10 @@ class BufferedStates:
 
     def __init__(self, head: BufferedHead, num_slots: int, hidden_size: int, device: torch.device) -> None:
         self._head = head
-        pages = _pages(head.max_tokens)
-        self._rows = torch.empty(pages * PAGE_ROWS, hidden_size, dtype=head.dtype, device=device)
-        self._table = torch.zeros(num_slots, pages, dtype=torch.int64)
-        self._free = list(range(pages - 1, -1, -1))
+        total = pages(head.max_tokens)
+        self._rows = torch.empty(total * PAGE_ROWS, hidden_size, dtype=head.dtype, device=device)
+        self._table = torch.zeros(num_slots, total, dtype=torch.int64)
+        self._free = list(range(total - 1, -1, -1))
         self._held: dict[int, list[int]] = {}
 
     @property
@@ -95,7 +96,7 @@ class BufferedStates:
 
     def fits(self, prompt_len: int) -> bool:
         """Whether `reserve` would succeed now."""
-        return _pages(prompt_len) <= len(self._free)
+        return pages(prompt_len) <= len(self._free)
 
     def reserve(self, slot: int, prompt_len: int) -> None:
         """Take the pages of a whole prompt, so that no later chunk can fail. Raises PoolingCapacityError."""
@@ -105,7 +106,7 @@ class BufferedStates:
                 f"{len(self._free) * PAGE_ROWS} of {len(self._rows)} buffered tokens are free "
                 f"(limit {self._head.max_tokens})"
             )
-        count = _pages(prompt_len)
+        count = pages(prompt_len)
         taken = [self._free.pop() for _ in range(count)]
         self._held[slot] = taken
         self._table[slot, :count] = torch.tensor(taken)
@@ -128,13 +129,19 @@ class BufferedStates:
         target = (page * PAGE_ROWS + positions % PAGE_ROWS).to(self._rows.device)
         self._rows.index_copy_(0, target, part.rows().to(self._rows.dtype))
 
-    def finish(self, slot: int, prompt_len: int) -> Tensor:
-        """The function's vector for the slot, float32 [m]. Raises PoolingFunctionError."""
+    def rows(self, slot: int, prompt_len: int) -> Tensor:
+        """A copy of the slot's hidden states, [prompt_len, d] in the buffer's dtype."""
         positions = torch.arange(prompt_len)
         source = self._table[slot, positions // PAGE_ROWS] * PAGE_ROWS + positions % PAGE_ROWS
+        return self._rows.index_select(0, source.to(self._rows.device))
+
+    def finish(self, slot: int, prompt_len: int) -> Tensor:
+        """The function's vector for the slot, float32 [m]. Raises PoolingFunctionError."""
         name = self._head.name
+        if self._head.function is None:
+            raise PoolingFunctionError("no pooling function: the buffer is for token-level output", slot)
         try:
-            vector = self._head.function(self._rows.index_select(0, source.to(self._rows.device)))
+            vector = self._head.function(self.rows(slot, prompt_len))
         except Exception as error:
             raise PoolingFunctionError(f"pooling function {name!r} failed: {error!r}", slot) from error
         if (
@@ -154,5 +161,6 @@ class BufferedStates:
         return vector.float()
 
 
-def _pages(tokens: int) -> int:
+def pages(tokens: int) -> int:
+    """How many pages `tokens` tokens take."""
     return -(-tokens // PAGE_ROWS)
