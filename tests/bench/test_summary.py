@@ -127,3 +127,9 @@ def test_runs_are_read_as_written(tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"a": 1}\n')
     with pytest.raises(ValueError, match=r"bad.jsonl holds no client run"):
         read_run(tmp_path / "bad.jsonl")
+
+
+def test_a_window_that_ends_with_its_last_request_still_holds_it_in_the_file(tmp_path):
+    end = 1.2345675000000001  # rounds up, beyond the unrounded end of the window
+    write_run(tmp_path / "r.jsonl", run([embed(0, end)], [(0.0, end)]))
+    assert summarise(read_run(tmp_path / "r.jsonl"))["embed_requests"] == 1

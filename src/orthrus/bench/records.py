@@ -68,7 +68,9 @@ class ClientRun:
 
 def write_run(path: Path, run: ClientRun) -> None:
     """Write a header line with the window, then a line for each record."""
-    head = {"windows": run.windows, "cpu_seconds": run.cpu_seconds, "late_p99": run.late_p99}
+    # Rounded as the records are: a window that ends with its last request must still hold it.
+    windows = [(round(begin, 6), round(end, 6)) for begin, end in run.windows]
+    head = {"windows": windows, "cpu_seconds": run.cpu_seconds, "late_p99": run.late_p99}
     lines: Iterable[str] = [json.dumps(head), *(record.line() for record in run.records)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
