@@ -39,8 +39,8 @@ from orthrus.engine.compat import (
     VLLMValidationError,
 )
 from orthrus.engine.config import KEY, OrthrusConfig
-from orthrus.server.checks import RequestError
 from orthrus.server.embeddings import limits_of
+from orthrus.server.errors import RequestError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

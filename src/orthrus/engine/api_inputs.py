@@ -8,7 +8,8 @@ from typing import Any, TypedDict
 
 from orthrus.engine.compat import ChatParams, PoolingParams, SamplingParams
 from orthrus.engine.embedding import POOLING_KEY
-from orthrus.server.checks import EmbeddingLimits, RequestError, check_embedding
+from orthrus.server.checks import EmbeddingLimits, check_embedding
+from orthrus.server.errors import RequestError
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 Message = Mapping[str, Any]

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from vllm.entrypoints.cli.serve import ServeSubcommand as ServeSubcommand
     from vllm.entrypoints.launchers.cli_args import make_arg_parser as make_arg_parser
     from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args as validate_parsed_serve_args
+    from vllm.entrypoints.pooling.embed.io_processor import TokenEmbedIOProcessor as TokenEmbedIOProcessor
     from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest as EmbeddingRequest
     from vllm.entrypoints.pooling.embed.serving import ServingEmbedding as ServingEmbedding
+    from vllm.entrypoints.pooling.pooling.serving import ServingPooling as ServingPooling
+    from vllm.entrypoints.pooling.scoring.io_processor import ScoringIOProcessors as ScoringIOProcessors
+    from vllm.entrypoints.pooling.scoring.serving import ServingScores as ServingScores
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup as cli_env_setup
     from vllm.entrypoints.serve.utils.api_utils import load_aware_call as load_aware_call
     from vllm.entrypoints.serve.utils.api_utils import validate_json_request as validate_json_request
@@ -96,6 +100,10 @@ SEAM: dict[str, tuple[str, str]] = {
     "load_aware_call": ("vllm.entrypoints.serve.utils.api_utils", "load_aware_call"),
     "EmbeddingRequest": ("vllm.entrypoints.pooling.embed.protocol", "EmbeddingRequest"),
     "ServingEmbedding": ("vllm.entrypoints.pooling.embed.serving", "ServingEmbedding"),
+    "TokenEmbedIOProcessor": ("vllm.entrypoints.pooling.embed.io_processor", "TokenEmbedIOProcessor"),
+    "ServingPooling": ("vllm.entrypoints.pooling.pooling.serving", "ServingPooling"),
+    "ServingScores": ("vllm.entrypoints.pooling.scoring.serving", "ServingScores"),
+    "ScoringIOProcessors": ("vllm.entrypoints.pooling.scoring.io_processor", "ScoringIOProcessors"),
     "InputProcessor": ("vllm.v1.engine.input_processor", "InputProcessor"),
     "EngineCore": ("vllm.v1.engine.core", "EngineCore"),
     "Request": ("vllm.v1.request", "Request"),

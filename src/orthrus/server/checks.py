@@ -10,16 +10,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from orthrus.server.errors import RequestError, is_int, short
+from orthrus.server.shapes import check_shapes, splits
+
 ENCODINGS = ("float", "base64", "bytes", "bytes_only")
-
-
-class RequestError(ValueError):
-    """A request that is refused with `status`; `param` is the field at fault."""
-
-    def __init__(self, message: str, param: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.param = param
-        self.status = status
 
 
 @dataclass(frozen=True)
@@ -56,8 +50,10 @@ def check_embedding(body: object, limits: EmbeddingLimits) -> dict[str, Any]:
     _check_pooling(request, limits)
     _check_dimensions(request, limits)
     _check_truncation(request, limits)
+    check_shapes(request, limits.max_model_len)
     if "input" in request:
-        _check_input(request["input"], limits, truncated=request.get("truncate_prompt_tokens") is not None)
+        cut = splits(request) or request.get("truncate_prompt_tokens") is not None
+        _check_input(request["input"], limits, truncated=cut)
     return request
 
 
@@ -68,7 +64,7 @@ def _check_encoding(request: dict[str, Any]) -> None:
         return
     if not isinstance(encoding, str) or encoding not in ENCODINGS:
         raise RequestError(
-            f"encoding_format is {_short(encoding)}; allowed: {', '.join(ENCODINGS)}", "encoding_format"
+            f"encoding_format is {short(encoding)}; allowed: {', '.join(ENCODINGS)}", "encoding_format"
         )
     if encoding == "base64":
         request.setdefault("endianness", "little")
@@ -78,30 +74,30 @@ def _check_pooling(request: dict[str, Any], limits: EmbeddingLimits) -> None:
     pooling = request.get("pooling")
     if pooling is not None and (not isinstance(pooling, str) or pooling not in limits.allowed_pooling):
         raise RequestError(
-            f"pooling is {_short(pooling)}; allowed: {', '.join(limits.allowed_pooling)}", "pooling"
+            f"pooling is {short(pooling)}; allowed: {', '.join(limits.allowed_pooling)}", "pooling"
         )
     normalize = request.pop("normalize", None)
     if normalize is None:
         return
     if not isinstance(normalize, bool):
-        raise RequestError(f"normalize is {_short(normalize)}; allowed: true or false", "normalize")
+        raise RequestError(f"normalize is {short(normalize)}; allowed: true or false", "normalize")
     request["use_activation"] = normalize
 
 
 def _check_dimensions(request: dict[str, Any], limits: EmbeddingLimits) -> None:
     dimensions = request.get("dimensions")
-    if dimensions is None or (_is_int(dimensions) and dimensions == limits.native_size):
+    if dimensions is None or (is_int(dimensions) and dimensions == limits.native_size):
         request.pop("dimensions", None)
         return
     if not limits.smaller_dimensions:
         raise RequestError(
-            f"dimensions is {_short(dimensions)}; this model gives {limits.native_size} dimensions only "
+            f"dimensions is {short(dimensions)}; this model gives {limits.native_size} dimensions only "
             f"(an operator may allow fewer with --matryoshka)",
             "dimensions",
         )
-    if not _is_int(dimensions) or not 1 <= dimensions <= limits.native_size:
+    if not is_int(dimensions) or not 1 <= dimensions <= limits.native_size:
         raise RequestError(
-            f"dimensions is {_short(dimensions)}; allowed: 1 to {limits.native_size}", "dimensions"
+            f"dimensions is {short(dimensions)}; allowed: 1 to {limits.native_size}", "dimensions"
         )
 
 
@@ -110,9 +106,9 @@ def _check_truncation(request: dict[str, Any], limits: EmbeddingLimits) -> None:
     if truncation is None:
         request.pop("truncate_prompt_tokens", None)
         return
-    if not _is_int(truncation) or not (truncation == -1 or 1 <= truncation <= limits.max_model_len):
+    if not is_int(truncation) or not (truncation == -1 or 1 <= truncation <= limits.max_model_len):
         raise RequestError(
-            f"truncate_prompt_tokens is {_short(truncation)}; allowed: 1 to {limits.max_model_len}, "
+            f"truncate_prompt_tokens is {short(truncation)}; allowed: 1 to {limits.max_model_len}, "
             f"or -1 for the model's limit",
             "truncate_prompt_tokens",
         )
@@ -126,7 +122,7 @@ def _check_input(given: Any, limits: EmbeddingLimits, *, truncated: bool) -> Non
         return
     if not isinstance(given, list):
         raise RequestError(
-            f"input is {_short(given)}; allowed: a string, a list of strings, a list of token ids, "
+            f"input is {short(given)}; allowed: a string, a list of strings, a list of token ids, "
             f"or a list of lists of token ids",
             "input",
         )
@@ -135,7 +131,7 @@ def _check_input(given: Any, limits: EmbeddingLimits, *, truncated: bool) -> Non
     if all(isinstance(item, dict) for item in given):
         _check_messages(given, "input")
         return
-    if _is_int(given[0]):
+    if is_int(given[0]):
         _check_token_ids(given, "input", limits, truncated=truncated)
         return
     if len(given) > limits.max_inputs:
@@ -152,7 +148,7 @@ def _check_input(given: Any, limits: EmbeddingLimits, *, truncated: bool) -> Non
 def _check_item(item: Any, where: str, kind: type, limits: EmbeddingLimits, *, truncated: bool) -> None:
     if not isinstance(item, str | list) or type(item) is not kind:
         raise RequestError(
-            f"{where} is {_short(item)}; all items must be strings, or all lists of token ids", "input"
+            f"{where} is {short(item)}; all items must be strings, or all lists of token ids", "input"
         )
     if not item:
         raise RequestError(f"{where} is empty; give at least one character or token id", "input")
@@ -185,9 +181,9 @@ def _check_messages(messages: list[dict[str, Any]], where: str) -> None:
 
 def _check_token_ids(ids: list[Any], where: str, limits: EmbeddingLimits, *, truncated: bool) -> None:
     for i, token_id in enumerate(ids):
-        if not _is_int(token_id) or not 0 <= token_id < limits.vocab_size:
+        if not is_int(token_id) or not 0 <= token_id < limits.vocab_size:
             raise RequestError(
-                f"{where}[{i}] is {_short(token_id)}; token ids are whole numbers from 0 to "
+                f"{where}[{i}] is {short(token_id)}; token ids are whole numbers from 0 to "
                 f"{limits.vocab_size - 1}",
                 "input",
             )
@@ -197,15 +193,3 @@ def _check_token_ids(ids: list[Any], where: str, limits: EmbeddingLimits, *, tru
             f"(truncate_prompt_tokens cuts longer inputs)",
             "input",
         )
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _short(value: object) -> str:
-    try:
-        text = repr(value)
-    except (RecursionError, ValueError):  # nested too deep, or a number of too many digits
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= 60 else f"{text[:60]}…"

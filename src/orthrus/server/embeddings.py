@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated, Any
 
-import torch
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from pydantic import TypeAdapter, ValidationError
 
 from orthrus.engine.compat import (
     EmbeddingRequest,
-    GenerationError,
     GracefulHTTPError,
     ServingEmbedding,
     VLLMValidationError,
@@ -21,8 +20,13 @@ from orthrus.engine.compat import (
     with_cancellation,
 )
 from orthrus.engine.config import OrthrusConfig
-from orthrus.engine.embedding import POOLING_KEY
-from orthrus.server.checks import EmbeddingLimits, RequestError, check_embedding, parse_body
+from orthrus.engine.embedding import POOLING_KEY, SPANS_KEY
+from orthrus.server import spans
+from orthrus.server.checks import EmbeddingLimits, check_embedding, parse_body
+from orthrus.server.errors import RequestError
+from orthrus.server.shapes import splits
+from orthrus.server.tokens import refuse_nonfinite
+from orthrus.server.windows import Windows
 
 router = APIRouter()
 _REQUEST: TypeAdapter[Any] = TypeAdapter(EmbeddingRequest)
@@ -42,19 +46,53 @@ def honour_pooling_field(io_processor: Any) -> None:
     io_processor.create_pooling_params = create_pooling_params
 
 
+def tokenize_for_shapes(io_processor: Any) -> None:
+    """Tokenise without the length limit what will be split, and with offsets what has character spans."""
+    create = io_processor.get_request_factory_online
+
+    def get_request_factory_online(ctx: Any) -> Any:
+        requests = create(ctx)
+        extra = _extra(ctx)
+        for request in requests:
+            if splits(extra):
+                request["tok_params"] = replace(request["tok_params"], max_total_tokens=None)
+            if extra.get("span_unit") == "char":
+                request["tok_params"] = replace(request["tok_params"], return_token_offsets=True)
+        return requests
+
+    io_processor.get_request_factory_online = get_request_factory_online
+
+
+def _extra(ctx: Any) -> dict[str, Any]:
+    """A request's fields that vLLM's own models do not have."""
+    return getattr(ctx.request, "model_extra", None) or {}
+
+
 class MixedServingEmbedding(ServingEmbedding):
-    """vLLM's handler (entrypoints/pooling/embed/serving.py) that refuses to answer with NaN."""
+    """vLLM's handler (entrypoints/pooling/embed/serving.py) with spans and windows, and without NaN."""
 
     async def _preprocessing(self, io_processor: Any, ctx: Any) -> None:
         await super()._preprocessing(io_processor, ctx)
+        extra = _extra(ctx)
         for i, engine_input in enumerate(ctx.engine_inputs):
             if not engine_input["prompts"].get("prompt_token_ids", [0]):
                 raise VLLMValidationError(f"input[{i}] has no tokens", parameter="input")
+        ctx.orthrus_windows = None
+        if splits(extra):
+            if ctx.pooling_params.use_activation is None:
+                ctx.pooling_params.use_activation = self.model_config.pooler_config.use_activation
+            ctx.orthrus_windows = Windows.of(ctx, self.max_model_len, extra.get("overlap", 0))
+        if SPANS_KEY in extra:
+            most = OrthrusConfig.of(self.vllm_config).max_spans
+            spans.attach(ctx.engine_inputs, extra[SPANS_KEY], extra.get("span_unit") == "char", most)
 
     def _build_response(self, ctx: Any) -> Response:
-        for i, result in enumerate(ctx.final_res_batch):
-            if not bool(torch.isfinite(result.outputs.data).all()):
-                raise GenerationError(f"the embedding of input[{i}] is not finite (NaN or infinity)")
+        windows = ctx.orthrus_windows
+        refuse_nonfinite(ctx.final_res_batch, "embedding", windows.owners if windows else None)
+        if windows:
+            ctx.final_res_batch = windows.merge(ctx.final_res_batch)
+        if SPANS_KEY in _extra(ctx):
+            ctx.final_res_batch = spans.one_result_each(ctx.final_res_batch)
         response: Response = super()._build_response(ctx)
         return response
 
@@ -68,7 +106,7 @@ def limits_of(vllm_config: Any, max_inputs: int) -> EmbeddingLimits:
         vocab_size=model.get_vocab_size(),
         native_size=config.checkpoint.size if config.checkpoint else model.embedding_size,
         max_inputs=max_inputs,
-        allowed_pooling=config.allowed_pooling,
+        allowed_pooling=tuple(head.value for head in config.heads),
         smaller_dimensions=model.is_matryoshka,
     )
 
@@ -86,7 +124,7 @@ async def content_of(raw_request: Request) -> bytes:
 @with_cancellation
 @load_aware_call
 async def create_embedding(raw_request: Request, content: Annotated[bytes, Depends(content_of)]) -> Response:
-    """OpenAI's embeddings route; `pooling` and `normalize` are ours (see docs/server.md)."""
+    """OpenAI's embeddings route; the fields that are ours are in docs/pooling.md."""
     state = raw_request.app.state
     try:
         body = check_embedding(parse_body(content), state.orthrus_limits)

@@ -60,6 +60,21 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=OrthrusConfig().prefix_sums_mib,
         help="memory for pooling states of cached prefixes, in MiB; 0 turns their reuse off",
     )
+    group.add_argument(
+        "--pooling-function",
+        metavar="MODULE:FUNCTION",
+        default=None,
+        help="function of the 'buffered' head: all hidden states of a prompt [n, d] to a vector [m]",
+    )
+    group.add_argument(
+        "--pooling-buffer-tokens",
+        type=positive,
+        default=None,
+        help="tokens whose hidden states may be buffered at once; turns token-level output on",
+    )
+    group.add_argument(
+        "--max-spans", type=positive, default=OrthrusConfig().max_spans, help="most spans of one input"
+    )
     group.add_argument("--trace-steps", metavar="FILE", default=None, help="write a JSON line a step to FILE")
     group.add_argument(
         "--max-embedding-inputs", type=positive, default=2048, help="most inputs of one embeddings request"
@@ -94,6 +109,9 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         pooling=args.pooling,
         matryoshka=args.matryoshka,
         prefix_sums_mib=args.prefix_sums_mib,
+        pooling_function=args.pooling_function,
+        pooling_buffer_tokens=args.pooling_buffer_tokens or 0,
+        max_spans=args.max_spans,
         trace_steps=args.trace_steps,
     )
     return {**(args.additional_config or {}), KEY: config.model_dump(mode="json", exclude_defaults=True)}

@@ -56,21 +56,28 @@ class OrthrusEndpoints:
     async def init_state(self, engine_client: Any, app_state: Any, args: Namespace) -> None:
         if engine_client is None or not is_requested(args.additional_config):
             return
-        from orthrus.server.embeddings import MixedServingEmbedding, honour_pooling_field, limits_of
+        from orthrus.server.embeddings import (
+            MixedServingEmbedding,
+            honour_pooling_field,
+            limits_of,
+            tokenize_for_shapes,
+        )
         from orthrus.server.shutdown import watch
+        from orthrus.server.tokens import MixedServingPooling, MixedServingScores
 
         stock = app_state.serving_embedding
-        app_state.serving_embedding = MixedServingEmbedding(
-            engine_client,
-            app_state.openai_serving_models,
-            request_logger=stock.request_logger,
-            chat_template_config=stock.chat_template_config,
+        handler = {"request_logger": stock.request_logger, "chat_template_config": stock.chat_template_config}
+        models, tasks = app_state.openai_serving_models, await engine_client.get_supported_tasks()
+        app_state.serving_embedding = MixedServingEmbedding(engine_client, models, **handler)
+        tokenize_for_shapes(app_state.serving_embedding.io_processor)
+        app_state.serving_pooling = MixedServingPooling(
+            engine_client, models, supported_tasks=tasks, **handler
         )
-        scores = getattr(app_state, "serving_scores", None)
+        app_state.serving_scores = MixedServingScores(engine_client, models, supported_tasks=tasks, **handler)
         for processor in (
             app_state.serving_embedding.io_processor,
             *app_state.serving_pooling.io_processors.values(),
-            *([scores.io_processor] if scores else []),
+            *app_state.serving_scores.io_processors.values(),
         ):
             honour_pooling_field(processor)
         app_state.orthrus_limits = limits_of(engine_client.vllm_config, args.max_embedding_inputs)
