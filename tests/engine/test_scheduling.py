@@ -103,7 +103,7 @@ def test_last_position_beside_a_generation(engine: Engine, tiny_model: Path) -> 
 def test_unknown_or_refused_pooling_is_an_error_before_the_engine(engine: Engine, tiny_model: Path) -> None:
     llm = engine(tiny_model)
     for head in ("median", "buffered"):
-        with pytest.raises(ValueError, match=f"'{head}'.*allowed"):
+        with pytest.raises(VLLMValidationError, match=f"'{head}'.*allowed"):
             embed_all(llm, [[7, 8, 9]], head)
     classify = Job("text", [7, 8], PoolingParams(task="classify"))
     with pytest.raises(VLLMValidationError, match="Unsupported task"):

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orthrus.engine.buffer_room import BufferRoom
+from orthrus.engine.slots import SequenceSlots
 from orthrus.policy.work import Refusal, WorkItem
 
 if TYPE_CHECKING:
-    from orthrus.engine.compat import Scheduler
+    from orthrus.engine.scheduler import MixedScheduling
     from orthrus.engine.waiting import WaitingByKind
 
 
@@ -34,7 +35,7 @@ class Admission:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: MixedScheduling,
         waiting: WaitingByKind,
         adapters: set[int],
         waiter: AdapterWaiter | None = None,
@@ -44,12 +45,7 @@ class Admission:
         self._kv = scheduler.kv_cache_manager
         self._whole_prompt = scheduler.scheduler_reserve_full_isl
         self._max_model_len = scheduler.max_model_len
-        self._slots = (
-            scheduler.max_num_active_reqs
-            - len(scheduler.running)
-            - scheduler.num_waiting_for_streaming_input
-            - len(scheduler.kv_holding_waiting)
-        )
+        self._slots = SequenceSlots(scheduler)
         self._adapters = adapters
         self._max_adapters = scheduler.lora_config.max_loras if scheduler.lora_config else 0
         self._free_blocks = self._kv.block_pool.get_num_free_blocks()
@@ -58,7 +54,7 @@ class Admission:
 
     def __call__(self, item: WorkItem) -> Refusal | None:
         request = self._waiting[item.request_id]
-        if self._slots <= 0:
+        if not self._slots.is_free(item.kind):
             return Refusal.SEQUENCE_SLOTS
         adapter = request.lora_request.lora_int_id if request.lora_request else 0
         if adapter and not self._has_adapter_slot(item, adapter):
@@ -67,7 +63,7 @@ class Admission:
             return Refusal.KV_BLOCKS
         if not self._buffer.take(request):
             return Refusal.POOLING_BUFFER
-        self._slots -= 1
+        self._slots.take(item.kind)
         self._watermark = self._kv.watermark_blocks
         if adapter:
             self._adapters.add(adapter)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vllm import AsyncLLMEngine as AsyncLLMEngine
     from vllm.config import ModelConfig as ModelConfig
     from vllm.config import PoolerConfig as PoolerConfig
+    from vllm.config import SchedulerConfig as SchedulerConfig
     from vllm.config import VllmConfig as VllmConfig
     from vllm.engine.arg_utils import AsyncEngineArgs as AsyncEngineArgs
     from vllm.engine.arg_utils import EngineArgs as EngineArgs
@@ -131,6 +132,7 @@ SEAM: dict[str, tuple[str, str]] = {
     "LoRAMapping": ("vllm.lora.layers", "LoRAMapping"),
     "PunicaWrapperCPU": ("vllm.lora.punica_wrapper.punica_cpu", "PunicaWrapperCPU"),
     "CpuPlatform": ("vllm.platforms.cpu", "CpuPlatform"),
+    "SchedulerConfig": ("vllm.config", "SchedulerConfig"),
 }
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from orthrus.engine import checkpoint, compat
+from orthrus.engine.slots import default_embed_slots
 from orthrus.policy.options import PolicyOptions
 from orthrus.policy.registry import POLICIES
 from orthrus.pooling.buffered import load_function
@@ -20,7 +21,7 @@ from orthrus.pooling.heads import Head
 from orthrus.pooling.select import choose_head
 
 if TYPE_CHECKING:
-    from orthrus.engine.compat import EngineArgs, ModelConfig, VllmConfig
+    from orthrus.engine.compat import EngineArgs, ModelConfig, SchedulerConfig, VllmConfig
 
 logger = logging.getLogger("vllm.orthrus")
 
@@ -61,6 +62,8 @@ class OrthrusConfig(BaseModel):
     pooling_function: str | None = None
     pooling_buffer_tokens: int = Field(default=0, ge=0)
     max_spans: int = Field(default=256, ge=1)
+    embed_slots: int | None = Field(default=None, ge=0)
+    generation_slots: int | None = None
     trace_steps: str | None = None
     checkpoint: CheckpointPooling | None = None
 
@@ -149,7 +152,8 @@ def apply(vllm_config: VllmConfig) -> None:
     )
     model = vllm_config.model_config
     found = _checkpoint_pooling(model)
-    config = config.model_copy(update={"checkpoint": found})
+    generation_slots = config.generation_slots or _add_embed_slots(config, scheduler)
+    config = config.model_copy(update={"checkpoint": found, "generation_slots": generation_slots})
     settings = config.model_dump(mode="json", exclude_defaults=True)
     vllm_config.additional_config = {**vllm_config.additional_config, KEY: settings}
     if config.pooling_function:
@@ -165,6 +169,14 @@ def apply(vllm_config: VllmConfig) -> None:
         )
         source = "--pooling" if config.pooling else found.folder if found else "Orthrus' default"
         logger.info("Embeddings: pooling head %r (from %s)", config.head().value, source)
+
+
+def _add_embed_slots(config: OrthrusConfig, scheduler: SchedulerConfig) -> int:
+    """Give the batch its rows for embeddings; returns the slots that generations keep."""
+    kept: int = scheduler.max_num_active_seqs or scheduler.max_num_seqs
+    extra = config.embed_slots
+    scheduler.max_num_seqs += default_embed_slots(scheduler.max_num_seqs) if extra is None else extra
+    return kept
 
 
 def _checkpoint_pooling(model: ModelConfig) -> CheckpointPooling | None:

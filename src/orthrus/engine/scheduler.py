@@ -50,11 +50,14 @@ class MixedScheduling(Scheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         config = OrthrusConfig.of(self.vllm_config)
+        self.max_num_active_reqs: int
+        self.generation_slots: int = config.generation_slots or self.max_num_active_reqs
+        self.max_num_active_reqs = self.generation_slots
         self.waiting = WaitingByKind(self.policy)
         options = PolicyOptions(**config.policy_options)
         self.mix_policy = make(config.policy, options)
         self._outlook = Outlook(self, options)
-        self.settings = config
+        self.settings: OrthrusConfig = config
         self.embeddings: set[str] = set()
         self.real_waiting: WaitingByKind = self.waiting
         self._grants: StepGrants | None = None
@@ -164,11 +167,13 @@ class MixedScheduling(Scheduler):
         step_queue = StepQueue(waiting, starting)
         self._grants = grants
         self.waiting = step_queue
+        self.max_num_active_reqs = self.max_num_running_reqs
         try:
             output: SchedulerOutput = super().schedule(throttle_prefills)
         finally:
             self.waiting = waiting
             self._grants = None
+            self.max_num_active_reqs = self.generation_slots
         self._stuck = None
         if step_queue and not output.preempted_req_ids:
             head = step_queue.peek_request()

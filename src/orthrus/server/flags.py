@@ -55,6 +55,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--count-decode", action="store_true", help="count expected decode tokens as generation work"
     )
     group.add_argument(
+        "--embed-slots",
+        type=int,
+        default=None,
+        help="rows of the batch for embeddings beyond --max-num-seqs (default: an eighth of it, at least 2)",
+    )
+    group.add_argument(
         "--prefix-sums-mib",
         type=float,
         default=OrthrusConfig().prefix_sums_mib,
@@ -108,6 +114,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         policy_options=options,
         pooling=args.pooling,
         matryoshka=args.matryoshka,
+        embed_slots=args.embed_slots,
         prefix_sums_mib=args.prefix_sums_mib,
         pooling_function=args.pooling_function,
         pooling_buffer_tokens=args.pooling_buffer_tokens or 0,
