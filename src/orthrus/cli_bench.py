@@ -13,10 +13,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from orthrus import cli_bench_pooling
 from orthrus.bench.overrides import override, parse_goodput
 from orthrus.bench.spec import Spec, SpecError, load_spec, parse_spec
 
 app = typer.Typer(help="Benchmarks of generation and embedding together.", no_args_is_help=True)
+app.command("pooling")(cli_bench_pooling.pooling)
+app.command("prefix-reuse")(cli_bench_pooling.prefix_reuse)
+app.command("chunked")(cli_bench_pooling.chunked)
 
 Seconds = Annotated[float | None, typer.Option(help="Length of every window, in place of the spec's.")]
 Prompts = Annotated[int | None, typer.Option(help="Requests of every window, in place of the spec's.")]
