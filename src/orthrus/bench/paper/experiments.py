@@ -278,7 +278,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 
 
-ELSEWHERE = {"tab8": "orthrus simulate fill"}
+ELSEWHERE = {"tab7": "orthrus bench pooling", "tab8": "orthrus simulate fill"}
 """What another command of ours measures."""
 
 

@@ -30,7 +30,8 @@ class Job:
     """What one engine does. Each round is a list of inputs (token ids), embedded with the mean head.
 
     `one_by_one` waits for each answer before the next input is sent. `every_head` pools each input with all
-    of HEADS from the same forward passes, by the engine's own pooler, four times over.
+    of HEADS from the same forward passes, by the engine's own pooler, four times over;
+    `pool_in` then cuts what each step gives into pieces of so many rows before they are pooled.
     """
 
     model: str
@@ -39,6 +40,7 @@ class Job:
     engine: dict[str, Any]
     one_by_one: bool = False
     every_head: bool = False
+    pool_in: int | None = None
 
 
 @dataclass
@@ -89,7 +91,11 @@ def _run(job: Job) -> dict[str, Any]:
     )
     core = llm.llm_engine.engine_core.engine_core
     scheduled = _watch(core.scheduler)
-    heads = _EveryHead(core.model_executor.driver_worker.worker.model_runner) if job.every_head else None
+    heads = (
+        _EveryHead(core.model_executor.driver_worker.worker.model_runner, job.pool_in)
+        if job.every_head
+        else None
+    )
     results: dict[str, Any] = {}
     warm = job.rounds[0][0][:64]
     _round(llm, [[token + 1 for token in warm]], one_by_one=True)  # other tokens, which no cache can reuse
@@ -144,23 +150,37 @@ def _watch(scheduler: Any) -> list[int]:
 class _EveryHead:
     """The runner's pooler once more for each head, fed with the same steps."""
 
-    def __init__(self, runner: Any) -> None:
+    def __init__(self, runner: Any, pool_in: int | None) -> None:
         from orthrus.engine.pooler import StepPooler
 
-        self._pooler = runner.pooler
         self._others = {head: StepPooler(runner.vllm_config, runner.device) for head in HEADS}
         self._found: dict[str, dict[str, Any]] = {head: {} for head in HEADS}
+        self._pool_in = pool_in
         self._step, runner.pooler.step = runner.pooler.step, self.step
 
-    def step(self, hidden: Any, *, req_ids: Any, params: Any, **rest: Any) -> Any:
+    def step(self, hidden: Any, **step: Any) -> Any:
+        rows = zip(step["lengths"], step["starts"], step["prompt_lens"], strict=True)
+        pieces, offset = [], 0
+        for i, (length, start, prompt_len) in enumerate(rows):
+            for first in range(0, length, self._pool_in or length):
+                size = min(self._pool_in or length, length - first)
+                pieces.append((i, hidden[offset + first :][:size], size, start + first, prompt_len))
+            offset += length
         for head, pooler in self._others.items():
-            asked = [one.clone() for one in params]
-            for one in asked:
-                one.extra_kwargs = {"pooling": head}
-            vectors = pooler.step(hidden, req_ids=req_ids, params=asked, **{**rest, "orders": None})
-            done = zip(req_ids, vectors, strict=True)
-            self._found[head].update({req_id: vector for req_id, vector in done if vector is not None})
-        return self._step(hidden, req_ids=req_ids, params=params, **rest)
+            for i, part, size, start, prompt_len in pieces:
+                params = step["params"][i].clone()
+                params.extra_kwargs = {"pooling": head}
+                (vector,) = pooler.step(
+                    part,
+                    req_ids=[step["req_ids"][i]],
+                    params=[params],
+                    lengths=np.array([size]),
+                    starts=np.array([start]),
+                    prompt_lens=np.array([prompt_len]),
+                )
+                if vector is not None:
+                    self._found[head][step["req_ids"][i]] = vector
+        return self._step(hidden, **step)
 
     def take(self, count: int) -> dict[str, NDArray[np.float32]]:
         """The last `count` vectors of each head, in the order of the inputs (request ids begin with it)."""
