@@ -205,9 +205,11 @@ def test_a_body_over_the_limit_is_413_before_it_is_read(client):
 def test_one_request_too_many_is_429_with_retry_after(own, client):
     body = {"prompt": "Tell a story.", "max_tokens": 490, "ignore_eos": True, "stream": True}
     with ExitStack() as streams:
-        for _ in range(2):
-            opened = streams.enter_context(client.stream("POST", "/v1/completions", json=body))
-            next(opened.iter_lines())
+        running = [
+            streams.enter_context(client.stream("POST", "/v1/completions", json=body)) for _ in range(2)
+        ]
+        lines = [response.iter_lines() for response in running]
+        assert all(next(iterator).startswith("data: {") for iterator in lines)
         response = client.post("/v1/embeddings", json={"input": "a"})
         assert response.status_code == 429
         assert int(response.headers["retry-after"]) >= 1

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import signal
 import sys
-import tempfile
-from contextlib import suppress
 from importlib.metadata import entry_points
 
-import psutil  # type: ignore[import-untyped]
-
 from orthrus.preload import reexec_with_preload
+from orthrus.server.startup import STOPPED, STOPPED_STATUS, end_children, share_metrics
 
-METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 PLUGIN = "orthrus"
 PLUGIN_GROUPS = (
     "vllm.general_plugins",
@@ -36,22 +30,8 @@ def main(argv: list[str]) -> int:
         return _serve(argv)
     except KeyboardInterrupt:
         end_children()
-        sys.stderr.write("orthrus serve: stopped before it was ready\n")
-        return 130
-
-
-def end_children(patience_s: float = 5) -> None:
-    """Terminate every process that this one has started, and theirs; kill those that stay.
-
-    An engine that is still starting does not notice that the server has gone.
-    """
-    children = psutil.Process().children(recursive=True)
-    for child in children:
-        with suppress(psutil.NoSuchProcess):
-            child.terminate()
-    for child in psutil.wait_procs(children, timeout=patience_s)[1]:
-        with suppress(psutil.NoSuchProcess):
-            child.kill()
+        sys.stderr.write(STOPPED)
+        return STOPPED_STATUS
 
 
 def _serve(argv: list[str]) -> int:
@@ -81,18 +61,6 @@ def _serve(argv: list[str]) -> int:
         parser.error(str(error))
     except ValidationError as error:  # vLLM's own settings
         parser.error("; ".join(finding["msg"] for finding in error.errors()))
-
-
-def share_metrics() -> None:
-    """Give the engine's process and this one a common folder of metrics, so that /metrics shows both.
-
-    prometheus_client looks for it when it is imported, so this comes before vLLM's import; vLLM's own
-    `setup_multiprocess_prometheus` (v1/metrics/prometheus.py) would come too late for this process.
-    """
-    if METRICS_FOLDER not in os.environ:
-        folder = tempfile.mkdtemp(prefix="orthrus-metrics-")
-        os.environ[METRICS_FOLDER] = folder
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def allow_plugins() -> None:

@@ -10,6 +10,7 @@ import argparse
 
 from orthrus import models
 from orthrus.engine import compat
+from orthrus.server.startup import stop_at_once_while_the_engine_starts
 
 
 def build_parser(prog: str) -> argparse.ArgumentParser:
@@ -35,5 +36,6 @@ def run(args: argparse.Namespace) -> int:
     """Serve until stopped, as `vllm serve` does. Returns the exit status: 1 after the engine has died."""
     compat.configure_logging_from_args(args)
     compat.validate_parsed_serve_args(args)
+    stop_at_once_while_the_engine_starts()
     compat.ServeSubcommand.cmd(args)
     return int(getattr(args, "engine_failed", False))
