@@ -12,7 +12,7 @@ import pytest
 from server_process import Server
 
 CHAT = [{"role": "user", "content": "Name three rivers of Europe."}]
-LONG = " ".join(f"Fact {i}: rivers run to the sea." for i in range(60))
+LONG = " ".join(f"Fact {i}: rivers run to the sea." for i in range(40))
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string", "maxLength": 12}, "count": {"type": "integer", "maximum": 99}},
@@ -47,7 +47,7 @@ def embeddings_without_pause(server: Server) -> Iterator[list[int]]:
             count = 0
             while not done.is_set():
                 count += 1
-                text = f"Worker {name}, text {count}: " + "hills and lakes, " * (count % 20)
+                text = f"Worker {name}, text {count}: " + "hills and lakes, " * (count % 6)
                 statuses.append(client.post("/v1/embeddings", json={"input": [text, text]}).status_code)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in range(2)]
@@ -62,7 +62,7 @@ def embeddings_without_pause(server: Server) -> Iterator[list[int]]:
 
 
 def complete(client, **fields):
-    body = {"prompt": "The rivers of Europe are", "max_tokens": 16, "ignore_eos": True, **fields}
+    body = {"prompt": "The rivers of Europe are", "max_tokens": 12, "ignore_eos": True, **fields}
     response = client.post("/v1/completions", json=body)
     assert response.status_code == 200, response.text
     return response.json()["choices"]
