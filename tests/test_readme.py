@@ -4,7 +4,6 @@ and every other command exists."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import signal
@@ -19,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from clean_environment import inherited
 from orthrus.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
@@ -59,7 +59,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "orthrus.cli", *command],
-            env={**os.environ, **ENVIRONMENT},
+            env={**inherited(), **ENVIRONMENT},
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -108,7 +108,7 @@ def test_curl(command: str, address: str) -> None:
 def test_python(code: str, address: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(code.replace(ADDRESS, address))
-    environment = {**os.environ, **ENVIRONMENT, "NO_PROXY": "localhost"}
+    environment = {**inherited(), **ENVIRONMENT, "NO_PROXY": "localhost"}
     done = subprocess.run(
         [sys.executable, script], env=environment, capture_output=True, text=True, check=False, timeout=280
     )

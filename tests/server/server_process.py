@@ -16,12 +16,15 @@ from typing import Any
 import httpx
 import psutil
 
+from clean_environment import inherited
+
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "INFO",
 }
 MAX_MODEL_LEN = 1024
 FLAGS = ("--host", "127.0.0.1", "--enforce-eager", "--dtype", "float32", "--block-size", "32")
@@ -51,7 +54,7 @@ class Server:
             stdout=self._output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, **ENVIRONMENT, **env},
+            env={**inherited(), **ENVIRONMENT, **env},
         )
 
     def __enter__(self) -> Server:

@@ -18,6 +18,7 @@ from orthrus.engine.config import OrthrusConfig
 from orthrus.engine.embedding import TOKEN_TASK
 from orthrus.engine.pooler import StepPooler
 from orthrus.engine.prefix_reuse import ORDERS
+from orthrus.engine.stale_blocks import fresh_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ class MixedModelRunner(GPUModelRunner):
     """Mixin over vLLM's V1 runners (v1/worker/gpu_model_runner.py); see `adopt`."""
 
     pooler: StepPooler
+    _may_hold_nan = False
     input_batch: MixedInputBatch
 
     @classmethod
@@ -59,6 +61,8 @@ class MixedModelRunner(GPUModelRunner):
         # A preempted embedding loses its KV blocks and is computed again from its first token.
         for req_id in scheduler_output.preempted_req_ids or ():
             self.pooler.release(req_id)
+        if self._may_hold_nan:
+            self._zero_block_ids(fresh_blocks(scheduler_output, self.cache_config.block_size))
         result: Callable[..., Any] | None = super()._update_states(scheduler_output)
         return result
 
@@ -147,7 +151,7 @@ class MixedModelRunner(GPUModelRunner):
         batch = self.input_batch
         rows = slice(batch.num_generation_rows, batch.num_reqs)
         bounds = self.query_start_loc.np[rows.start : rows.stop + 1]
-        return self.pooler.step(
+        vectors = self.pooler.step(
             hidden_states[int(bounds[0]) : int(bounds[-1])],
             req_ids=batch.req_ids[rows],
             params=[batch.pooling_params[req_id] for req_id in batch.req_ids[rows]],
@@ -156,6 +160,9 @@ class MixedModelRunner(GPUModelRunner):
             prompt_lens=batch.num_prompt_tokens[rows],
             orders=self._sum_orders,
         )
+        if self.device.type == "cpu":
+            self._may_hold_nan |= any(v is not None and not bool(v.isfinite().all()) for v in vectors)
+        return vectors
 
     @contextmanager
     def _discarded_rows_keep_their_generators(self) -> Iterator[None]:
