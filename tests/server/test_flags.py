@@ -49,6 +49,7 @@ def refusal(monkeypatch, capsys, *argv):
         (["--policy", "foo"], "invalid choice: 'foo'"),
         (["--pooling", "max"], "invalid choice: 'max'"),
         (["--pooling", "buffered"], "invalid choice: 'buffered'"),
+        (["--policy", "fcfs", "--embed-chunk", "10"], "policy 'fcfs' does not use it"),
         (["--embed-chunk", "0"], "embed_chunk"),
         (["--embed-chunk", "-5"], "embed_chunk"),
         (["--embed-chunk", "many"], "invalid int value"),
@@ -75,12 +76,12 @@ def test_the_v2_runner_is_refused_at_once(monkeypatch, capsys):
 
 
 def test_flags_become_the_engines_settings_and_keep_the_users_own(parser):
-    argv = ["m", "--policy", "fcfs", "--embed-chunk", "64", "--pooling", "last", "--matryoshka"]
+    argv = ["m", "--policy", "ibs", "--embed-chunk", "64", "--pooling", "last", "--matryoshka"]
     args = parser.parse_args([*argv, "--additional-config", '{"mine": 1}'])
     found = settings(args)
     assert found["mine"] == 1
     config = OrthrusConfig(**found["orthrus"])
-    assert (config.policy, config.pooling, config.matryoshka) == ("fcfs", "last", True)
+    assert (config.policy, config.pooling, config.matryoshka) == ("ibs", "last", True)
     assert config.policy_options == {"embed_chunk": 64}
     assert OrthrusConfig(**settings(parser.parse_args(["m"]))["orthrus"]) == OrthrusConfig()
 

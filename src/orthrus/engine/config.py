@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from orthrus.engine import checkpoint, compat
 from orthrus.engine.slots import default_embed_slots
 from orthrus.policy.options import PolicyOptions
-from orthrus.policy.registry import POLICIES
+from orthrus.policy.registry import POLICIES, make
 from orthrus.pooling.buffered import load_function
 from orthrus.pooling.heads import Head
 from orthrus.pooling.select import choose_head
@@ -70,7 +70,7 @@ class OrthrusConfig(BaseModel):
     def model_post_init(self, _context: object) -> None:
         if self.policy not in POLICIES:
             raise ValueError(f"unknown policy {self.policy!r}; allowed: {', '.join(sorted(POLICIES))}")
-        PolicyOptions(**self.policy_options)
+        make(self.policy, PolicyOptions(**self.policy_options))  # refuses what this policy does not use
         for name in (*self.allowed_pooling, *([self.pooling] if self.pooling else [])):
             Head.parse(name)
         if self.pooling_function and not self.pooling_buffer_tokens:
