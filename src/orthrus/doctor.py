@@ -13,8 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from orthrus.doctor_facts import COMPANIONS, Facts
+from orthrus.engine.compat import SUPPORTED_VLLM
 
-SUPPORTED_VLLM = "0.32.0"
 SUPPORTED_PYTHON = ((3, 11), (3, 12))
 LOW_MEMORY = 4 * 2**30
 INSTALL = (

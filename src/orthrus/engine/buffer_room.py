@@ -11,8 +11,7 @@ from orthrus.pooling.heads import Head
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from vllm.v1.request import Request
-
+    from orthrus.engine.compat import Request
     from orthrus.engine.config import OrthrusConfig
 
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from vllm.lora.layers import LoRAMapping as LoRAMapping
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU as PunicaWrapperCPU
     from vllm.lora.request import LoRARequest as LoRARequest
-    from vllm.outputs import EmbeddingRequestOutput as EmbeddingRequestOutput
     from vllm.outputs import RequestOutput as RequestOutput
     from vllm.platforms import current_platform as current_platform
     from vllm.platforms.cpu import CpuPlatform as CpuPlatform
@@ -85,7 +84,6 @@ SEAM: dict[str, tuple[str, str]] = {
     "PoolingParams": ("vllm.pooling_params", "PoolingParams"),
     "SamplingParams": ("vllm.sampling_params", "SamplingParams"),
     "LoRARequest": ("vllm.lora.request", "LoRARequest"),
-    "EmbeddingRequestOutput": ("vllm.outputs", "EmbeddingRequestOutput"),
     "RequestOutput": ("vllm.outputs", "RequestOutput"),
     "VLLMValidationError": ("vllm.exceptions", "VLLMValidationError"),
     "GenerationError": ("vllm.exceptions", "GenerationError"),

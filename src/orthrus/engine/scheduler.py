@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 class InFlightThenWaiting:
     """The WorkQueue of one kind: requests that run already, then those that wait."""
 
-    def __init__(self, kind: Kind, in_flight: list[WorkItem], waiting: KindQueue) -> None:
-        self._kind = kind
+    def __init__(self, in_flight: list[WorkItem], waiting: KindQueue) -> None:
         self._in_flight = sorted(in_flight, key=lambda item: item.order)
         self._waiting = waiting
         self.remaining = sum(item.remaining for item in in_flight) + waiting.remaining
@@ -146,9 +145,7 @@ class MixedScheduling(Scheduler):
                 kind = kind_of(request)
                 order = waiting.orders[request.request_id]
                 in_flight[kind].append(WorkItem(request.request_id, kind, remaining, order, True))
-        queues = {
-            kind: InFlightThenWaiting(kind, items, waiting.kinds[kind]) for kind, items in in_flight.items()
-        }
+        queues = {kind: InFlightThenWaiting(items, waiting.kinds[kind]) for kind, items in in_flight.items()}
         return queues, decodes, adapters
 
     def _execute(
