@@ -10,44 +10,37 @@ import atexit
 import itertools
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Unpack
 
 from orthrus import models
 from orthrus.engine import api_inputs, plugin
+from orthrus.engine.api_embedding import Embedder
+from orthrus.engine.api_generation import Generator, Sampling
 from orthrus.engine.api_inputs import (
     ChatOptions,
     Embeddings,
     EmbedOptions,
-    Generation,
     Message,
     Prompt,
     Texts,
+    TokenOptions,
 )
-from orthrus.engine.background import Background, all_of
+from orthrus.engine.background import Background
 from orthrus.engine.compat import (
     AsyncEngineArgs,
     AsyncLLMEngine,
-    RequestOutputKind,
     SamplingParams,
-    VLLMError,
-    VLLMValidationError,
 )
 from orthrus.engine.config import KEY, OrthrusConfig
-from orthrus.server.embeddings import limits_of
-from orthrus.server.errors import RequestError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from orthrus.engine.compat import LoRARequest, RequestOutput
-
-Sampling: TypeAlias = "SamplingParams | Sequence[SamplingParams] | None"
 
 STOP_SECONDS = 30.0
 """How long the engine's processes may take to end by themselves before they are killed."""
@@ -92,7 +85,8 @@ class Engine:
         except BaseException:
             self._background.close(lambda: None)
             raise
-        self._limits = limits_of(self._llm.vllm_config, max_inputs=sys.maxsize)
+        self._generator = Generator(self._llm, self._next_id)
+        self._embedder = Embedder(self._llm, self._next_id, max_inputs=sys.maxsize)
         atexit.register(self.close)
 
     def __enter__(self) -> Engine:
@@ -120,7 +114,9 @@ class Engine:
         None for the checkpoint's defaults. Raises TypeError or ValueError for bad input.
         """
         requests = api_inputs.completions(prompts)
-        return self._background.wait(self._generate(requests, sampling_params, lora_request, priority))
+        return self._background.wait(
+            self._generator.complete(requests, sampling_params, lora_request, priority)
+        )
 
     async def generate_async(
         self,
@@ -133,7 +129,7 @@ class Engine:
         """`generate` to await; cancelling it aborts the requests."""
         requests = api_inputs.completions(prompts)
         return await self._background.result(
-            self._generate(requests, sampling_params, lora_request, priority)
+            self._generator.complete(requests, sampling_params, lora_request, priority)
         )
 
     def generate_stream(
@@ -149,7 +145,8 @@ class Engine:
         Leaving the loop early aborts the request.
         """
         requests = api_inputs.completions(prompt)
-        return self._stream(requests, sampling_params, lora_request, priority)
+        outputs = self._generator.stream(requests, sampling_params, lora_request, priority)
+        return self._background.iterate(outputs)
 
     def chat(
         self,
@@ -165,7 +162,9 @@ class Engine:
         `options` are `chat_template`, `tools` and `chat_template_kwargs`.
         """
         requests = api_inputs.conversations(messages, **options)
-        return self._background.wait(self._generate(requests, sampling_params, lora_request, priority))
+        return self._background.wait(
+            self._generator.complete(requests, sampling_params, lora_request, priority)
+        )
 
     async def chat_async(
         self,
@@ -179,7 +178,7 @@ class Engine:
         """`chat` to await; cancelling it aborts the requests."""
         requests = api_inputs.conversations(messages, **options)
         return await self._background.result(
-            self._generate(requests, sampling_params, lora_request, priority)
+            self._generator.complete(requests, sampling_params, lora_request, priority)
         )
 
     def chat_stream(
@@ -193,7 +192,8 @@ class Engine:
     ) -> AsyncIterator[RequestOutput]:
         """One answer while it grows; see `generate_stream`."""
         requests = api_inputs.conversations(messages, **options)
-        return self._stream(requests, sampling_params, lora_request, priority)
+        outputs = self._generator.stream(requests, sampling_params, lora_request, priority)
+        return self._background.iterate(outputs)
 
     def embed(
         self,
@@ -205,13 +205,16 @@ class Engine:
     ) -> NDArray[np.float32]:
         """Embed a text, a list of token ids, or a list of either; returns float32 [inputs, dimensions].
 
-        `options` are `pooling` (a head in place of the engine's), `normalize` (to length 1, or not; None: as
-        the checkpoint says, else to length 1), `dimensions` (fewer, for Matryoshka models) and
-        `truncate_prompt_tokens` (keep that many, the last ones; -1: the model's limit). Raises RequestError,
-        a ValueError, for bad input, and FloatingPointError for a vector with a NaN or an infinity.
+        `options` have the names and the meaning of the server's request fields (docs/pooling.md): `pooling`
+        (a head in place of the engine's), `normalize` (to length 1, or not; None: as the checkpoint says,
+        else to length 1), `dimensions` (fewer, for Matryoshka models), `truncate_prompt_tokens` (keep that
+        many, the last ones; -1: the model's limit), `long_input="split"` with `overlap` (tokens), and `spans`
+        with `span_unit`: pairs [start, end) for one input, or a list of pairs for each; then the result is
+        [all spans, dimensions], the first input's spans first. Raises RequestError, a ValueError, for bad
+        input, and FloatingPointError for a vector with a NaN or an infinity.
         """
-        checked = api_inputs.embeddings(inputs, self._limits, **options)
-        return self._background.wait(self._embed(checked, lora_request, priority))
+        checked = api_inputs.embeddings(inputs, self._embedder.limits, options)
+        return self._background.wait(self._embedder.vectors(checked, lora_request, priority))
 
     async def embed_async(
         self,
@@ -222,78 +225,40 @@ class Engine:
         **options: Unpack[EmbedOptions],
     ) -> NDArray[np.float32]:
         """`embed` to await; cancelling it aborts the requests."""
-        checked = api_inputs.embeddings(inputs, self._limits, **options)
-        return await self._background.result(self._embed(checked, lora_request, priority))
+        checked = api_inputs.embeddings(inputs, self._embedder.limits, options)
+        return await self._background.result(self._embedder.vectors(checked, lora_request, priority))
 
-    async def _generate(
-        self, requests: list[Generation], given: Sampling, lora_request: Any, priority: int
-    ) -> list[RequestOutput]:
-        async def last(request: Generation, params: SamplingParams) -> RequestOutput:
-            outputs = self._outputs(request, params, RequestOutputKind.FINAL_ONLY, lora_request, priority)
-            async with aclosing(outputs):
-                return [output async for output in outputs][-1]
-
-        params = self._sampling(given, len(requests))
-        return await all_of([last(request, one) for request, one in zip(requests, params, strict=True)])
-
-    def _stream(
-        self, requests: list[Generation], given: Sampling, lora_request: Any, priority: int
-    ) -> AsyncIterator[RequestOutput]:
-        if len(requests) != 1:
-            raise ValueError(f"a stream takes one input, not {len(requests)}")
-        (params,) = self._sampling(given, 1)
-        outputs = self._outputs(requests[0], params, RequestOutputKind.DELTA, lora_request, priority)
-        return self._background.iterate(outputs)
-
-    def _sampling(self, given: Sampling, count: int) -> list[SamplingParams]:
-        return api_inputs.sampling(given, count, self._llm.model_config.get_diff_sampling_param())
-
-    async def _outputs(
+    def embed_tokens(
         self,
-        request: Generation,
-        params: SamplingParams,
-        kind: RequestOutputKind,
-        lora_request: Any,
-        priority: int,
-    ) -> AsyncGenerator[RequestOutput, None]:
-        params = params.clone()
-        params.output_kind = kind
-        renderer = self._llm.renderer
-        with _plain_errors():
-            if request.messages is None:
-                (rendered,) = await renderer.render_cmpl_async([request.prompt])
-            else:
-                _, (rendered,) = await renderer.render_chat_async([request.messages], request.chat)
-            outputs = self._llm.generate(
-                rendered, params, self._next_id(), lora_request=lora_request, priority=priority
-            )
-            async with aclosing(outputs):
-                async for output in outputs:
-                    yield output
+        inputs: Texts,
+        *,
+        lora_request: LoRARequest | None = None,
+        priority: int = 0,
+        **options: Unpack[TokenOptions],
+    ) -> list[NDArray[np.float32]]:
+        """One vector for each token, for late interaction: float32 [tokens, dimensions] for each input.
 
-    async def _embed(self, inputs: Embeddings, lora_request: Any, priority: int) -> NDArray[np.float32]:
-        async def vector(rendered: Any) -> NDArray[np.float32]:
-            outputs = self._llm.encode(
-                rendered, inputs.params, self._next_id(), lora_request=lora_request, priority=priority
-            )
-            async with aclosing(outputs):
-                output = [output async for output in outputs][-1]
-            return np.asarray(output.outputs.data, dtype=np.float32)
+        Needs an engine with `pooling_buffer_tokens`. `options` are `normalize`, `dimensions` and
+        `truncate_prompt_tokens`, as of `embed`, which also says what is raised.
+        """
+        checked = self._token_level(inputs, options)
+        return self._background.wait(self._embedder.token_vectors(checked, lora_request, priority))
 
-        renderer = self._llm.renderer
-        tokenization = renderer.default_cmpl_tok_params.with_kwargs(
-            truncate_prompt_tokens=inputs.truncate_prompt_tokens
-        )
-        with _plain_errors():
-            rendered = await renderer.render_cmpl_async(inputs.prompts, tokenization)
-            for i, one in enumerate(rendered):
-                if not one["prompt_token_ids"]:
-                    raise RequestError(f"input[{i}] has no tokens", "input")
-            vectors = np.stack(await all_of([vector(one) for one in rendered]))
-        broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist()
-        if broken:
-            raise FloatingPointError(f"the embedding of input[{broken[0]}] is not finite (NaN or infinity)")
-        return vectors
+    async def embed_tokens_async(
+        self,
+        inputs: Texts,
+        *,
+        lora_request: LoRARequest | None = None,
+        priority: int = 0,
+        **options: Unpack[TokenOptions],
+    ) -> list[NDArray[np.float32]]:
+        """`embed_tokens` to await; cancelling it aborts the requests."""
+        checked = self._token_level(inputs, options)
+        return await self._background.result(self._embedder.token_vectors(checked, lora_request, priority))
+
+    def _token_level(self, inputs: Texts, options: TokenOptions) -> Embeddings:
+        self._embedder.check_token_level()
+        return api_inputs.token_embeddings(inputs, self._embedder.limits, options)
 
     def _next_id(self) -> str:
         return f"orthrus-{next(self._ids)}"
@@ -314,16 +279,3 @@ def _check_names(arguments: Mapping[str, Any]) -> None:
             near = get_close_matches(name, [*known, *_own_names()], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"neither Orthrus nor vLLM has an engine argument {name!r}{hint}")
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """vLLM's refusals of a request as ValueError, without the wrapper (EngineGenerateError) around some."""
-    try:
-        yield
-    except VLLMValidationError as error:
-        raise ValueError(str(error)) from error
-    except VLLMError as error:
-        if isinstance(error.__cause__, ValueError | TypeError):
-            raise error.__cause__ from None
-        raise

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from orthrus.engine.compat import ChatParams, PoolingParams, SamplingParams
-from orthrus.engine.embedding import POOLING_KEY
+from orthrus.engine.embedding import POOLING_KEY, TOKEN_TASK
 from orthrus.server.checks import EmbeddingLimits, check_embedding
 from orthrus.server.errors import RequestError
+from orthrus.server.shapes import splits
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 Message = Mapping[str, Any]
 Texts = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
+Span = Sequence[int]
 
 
 class ChatOptions(TypedDict, total=False):
@@ -25,9 +27,21 @@ class ChatOptions(TypedDict, total=False):
 
 
 class EmbedOptions(TypedDict, total=False):
-    """What a call of `Engine.embed` may ask for beside its inputs."""
+    """What a call of `Engine.embed` may ask for beside its inputs: the fields of the server's requests."""
 
     pooling: str | None
+    normalize: bool | None
+    dimensions: int | None
+    truncate_prompt_tokens: int | None
+    spans: Sequence[Span] | Sequence[Sequence[Span]] | None
+    span_unit: Literal["token", "char"] | None
+    long_input: Literal["refuse", "split"] | None
+    overlap: int | None
+
+
+class TokenOptions(TypedDict, total=False):
+    """What a call of `Engine.embed_tokens` may ask for beside its inputs."""
+
     normalize: bool | None
     dimensions: int | None
     truncate_prompt_tokens: int | None
@@ -44,11 +58,19 @@ class Generation:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The inputs of one call before they are tokenised, and what they share."""
+    """The inputs of one call before they are tokenised, and what they share.
+
+    `spans` holds a list of [start, end) for each input, in `span_unit`s; `splits` cuts what is longer than
+    the model into windows that begin `overlap` tokens before the end of the one before.
+    """
 
     prompts: list[dict[str, Any]]
     params: PoolingParams
-    truncate_prompt_tokens: int | None
+    truncate_prompt_tokens: int | None = None
+    spans: list[list[list[int]]] | None = None
+    span_unit: str = "token"
+    splits: bool = False
+    overlap: int = 0
 
 
 def completions(prompts: Any) -> list[Generation]:
@@ -104,36 +126,58 @@ def sampling(given: Any, count: int, defaults: Mapping[str, Any]) -> list[Sampli
     return params
 
 
-def embeddings(
-    inputs: Any,
-    limits: EmbeddingLimits,
-    *,
-    pooling: str | None = None,
-    normalize: bool | None = None,
-    dimensions: int | None = None,
-    truncate_prompt_tokens: int | None = None,
-) -> Embeddings:
-    """The inputs of an embedding call, by the same checks as the server's. Raises RequestError."""
-    listed = _listed(inputs)
-    if isinstance(listed, list) and any(isinstance(item, Mapping) for item in listed):
-        raise RequestError("input holds a dictionary; allowed: texts and lists of token ids", "input")
-    body = {
-        "input": listed,
-        "pooling": pooling,
-        "normalize": normalize,
-        "dimensions": dimensions,
-        "truncate_prompt_tokens": truncate_prompt_tokens,
-    }
-    checked = check_embedding(body, limits)
+def embeddings(inputs: Any, limits: EmbeddingLimits, options: EmbedOptions) -> Embeddings:
+    """The inputs of an embedding call, by the same checks as the server's.
+
+    Raises RequestError for bad values, TypeError for an option that does not exist.
+    """
+    _check_options(options, EmbedOptions)
+    pooling = options.get("pooling")
+    checked = _checked(inputs, limits, options)
     params = PoolingParams(
         task="embed",
         dimensions=checked.get("dimensions"),
         use_activation=checked.get("use_activation"),
         extra_kwargs={POOLING_KEY: pooling} if pooling is not None else None,
     )
+    return Embeddings(
+        _embedding_prompts(checked["input"]),
+        params,
+        checked.get("truncate_prompt_tokens"),
+        spans=checked.get("spans"),
+        span_unit=checked.get("span_unit", "token"),
+        splits=splits(checked),
+        overlap=checked.get("overlap", 0),
+    )
+
+
+def token_embeddings(inputs: Any, limits: EmbeddingLimits, options: TokenOptions) -> Embeddings:
+    """The inputs of a call for one vector a token, checked alike. Raises as `embeddings`."""
+    _check_options(options, TokenOptions)
+    checked = _checked(inputs, limits, options)
+    params = PoolingParams(
+        task=TOKEN_TASK, dimensions=checked.get("dimensions"), use_activation=checked.get("use_activation")
+    )
+    return Embeddings(_embedding_prompts(checked["input"]), params, checked.get("truncate_prompt_tokens"))
+
+
+def _check_options(options: Mapping[str, Any], allowed: Any) -> None:
+    known = allowed.__annotations__
+    for name in options:
+        if name not in known:
+            raise TypeError(f"there is no option {name!r}; allowed: {', '.join(known)}")
+
+
+def _checked(inputs: Any, limits: EmbeddingLimits, options: Mapping[str, Any]) -> dict[str, Any]:
+    listed = _listed(inputs)
+    if isinstance(listed, list) and any(isinstance(item, Mapping) for item in listed):
+        raise RequestError("input holds a dictionary; allowed: texts and lists of token ids", "input")
+    return check_embedding({**options, "input": listed, "spans": _listed(options.get("spans"))}, limits)
+
+
+def _embedding_prompts(listed: Any) -> list[dict[str, Any]]:
     items = [listed] if isinstance(listed, str) or _is_token_ids(listed) else listed
-    prompts = [_prompt(item, f"input[{i}]") for i, item in enumerate(items)]
-    return Embeddings(prompts, params, checked.get("truncate_prompt_tokens"))
+    return [_prompt(item, f"input[{i}]") for i, item in enumerate(items)]
 
 
 def _is_token_ids(value: object) -> bool:
