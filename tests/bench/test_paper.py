@@ -66,14 +66,14 @@ def test_figure_7_states_the_swing():
 
 def test_figure_6_takes_the_stock_server_of_the_kind():
     rows = {
-        ("dedicated-0+1", "generate", "c64"): {"requests_per_s": 4.0},
-        ("dedicated-1+0", "embed", "c64"): {"requests_per_s": 5.0},
-        ("orthrus", "generate", "c64"): {"requests_per_s": 4.04},
-        ("orthrus", "embed", "c64"): {"requests_per_s": 5.5},
+        ("dedicated-0+1", "generate", "c64"): {"work_per_s": 4.0},
+        ("dedicated-1+0", "embed", "c64"): {"work_per_s": 5.0},
+        ("orthrus", "generate", "c64"): {"work_per_s": 4.04},
+        ("orthrus", "embed", "c64"): {"work_per_s": 5.5},
     }
     lines = {line.quantity: line.ours for line in EXPERIMENTS["fig6"].lines(View(table(rows)))}
-    assert lines["pure generate, 64 clients: requests/s over stock vLLM"] == "1.01×"
-    assert lines["pure embed, 64 clients: requests/s over stock vLLM"] == "1.10×"
+    assert lines["pure generate, 64 clients: tokens/s over stock vLLM"] == "1.01×"
+    assert lines["pure embed, 64 clients: tokens/s over stock vLLM"] == "1.10×"
 
 
 def test_more_devices_give_the_split_more_generators():
