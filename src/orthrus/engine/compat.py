@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vllm.config import PoolerConfig as PoolerConfig
     from vllm.config import SchedulerConfig as SchedulerConfig
     from vllm.config import VllmConfig as VllmConfig
+    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition as SpinCondition
     from vllm.engine.arg_utils import AsyncEngineArgs as AsyncEngineArgs
     from vllm.engine.arg_utils import EngineArgs as EngineArgs
     from vllm.entrypoints.cli.serve import ServeSubcommand as ServeSubcommand
@@ -105,6 +106,7 @@ SEAM: dict[str, tuple[str, str]] = {
     "ScoringIOProcessors": ("vllm.entrypoints.pooling.scoring.io_processor", "ScoringIOProcessors"),
     "InputProcessor": ("vllm.v1.engine.input_processor", "InputProcessor"),
     "EngineCore": ("vllm.v1.engine.core", "EngineCore"),
+    "SpinCondition": ("vllm.distributed.device_communicators.shm_broadcast", "SpinCondition"),
     "Request": ("vllm.v1.request", "Request"),
     "RequestStatus": ("vllm.v1.request", "RequestStatus"),
     "RequestQueue": ("vllm.v1.core.sched.request_queue", "RequestQueue"),

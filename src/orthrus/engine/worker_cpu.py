@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from orthrus.engine import lora_cpu
+from typing import Any
+
+from orthrus.engine import cpu_wait, lora_cpu
 from orthrus.engine.compat import CPUModelRunner
 from orthrus.engine.compat import CPUWorker as VllmCPUWorker
 from orthrus.engine.integrity import WorkerIntegrity
@@ -22,3 +24,8 @@ class CPUWorker(WorkerIntegrity, VllmCPUWorker):
         lora_cpu.install()
         super().init_device()
         MixedCPUModelRunner.adopt(self.model_runner)
+
+    def compile_or_warm_up_model(self) -> Any:
+        times = super().compile_or_warm_up_model()
+        cpu_wait.install()
+        return times
