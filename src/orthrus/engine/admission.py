@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from orthrus.engine.buffer_room import BufferRoom
 from orthrus.engine.slots import SequenceSlots
-from orthrus.policy.work import Refusal, WorkItem
+from orthrus.engine.waiting import adapter_of
+from orthrus.policy.work import Kind, Refusal, WorkItem
 
 if TYPE_CHECKING:
     from orthrus.engine.scheduler import MixedScheduling
     from orthrus.engine.waiting import WaitingByKind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AdapterWaiter:
-    """The earliest request that found all adapter slots taken: its place in the order, and its adapter."""
+    """The earliest request that found all adapter slots taken, and how many later ones have overtaken it."""
 
     request_id: str
     order: Any
-    adapter: int
+    overtaken: int = 0
 
 
 class Admission:
@@ -28,9 +29,12 @@ class Admission:
 
     It answers before vLLM's `schedule()` runs, with the same arithmetic (v1/core/sched/scheduler.py, the
     waiting loop; v1/core/kv_cache_manager.py, `allocate_slots`), because there a head that does not
-    fit ends the loop for both kinds. `adapters` are those of running requests. A request that waits
-    for an adapter slot since an earlier step (`waiter`) lets no later request take up another adapter:
-    else the two kinds could keep one adapter busy between them for ever.
+    fit ends the loop for both kinds. `adapters` are those of running requests.
+
+    Requests without an adapter slot are passed over, as in vLLM (`has_adapter_slot`, `passed_over`). There
+    a busy adapter can keep another one out for ever. Here, while the earliest request without a slot waits
+    (`waiter`, kept from step to step), no later one takes up an adapter that is not in use, and
+    as many as the batch has rows may still join an adapter in use; then it drains.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class Admission:
         waiter: AdapterWaiter | None = None,
     ) -> None:
         self.waiter = waiter if waiter is not None and waiter.request_id in waiting else None
+        self.passed_over: dict[Kind, Refusal] = {}
         self._waiting = waiting
         self._kv = scheduler.kv_cache_manager
         self._whole_prompt = scheduler.scheduler_reserve_full_isl
@@ -48,17 +53,20 @@ class Admission:
         self._slots = SequenceSlots(scheduler)
         self._adapters = adapters
         self._max_adapters = scheduler.lora_config.max_loras if scheduler.lora_config else 0
+        self._max_overtaken = scheduler.max_num_running_reqs
         self._free_blocks = self._kv.block_pool.get_num_free_blocks()
         self._watermark = self._kv.watermark_blocks if scheduler.running else 0
         self._buffer = BufferRoom(scheduler.settings, scheduler.running)
 
     def __call__(self, item: WorkItem) -> Refusal | None:
         request = self._waiting[item.request_id]
+        adapter = adapter_of(request)
+        if adapter and not self.has_adapter_slot(item, adapter):
+            return Refusal.ADAPTER_SLOTS  # the other kind took the last slot after this one became the head
+        if self.waiter is not None and self.waiter.request_id == item.request_id:
+            self.waiter = None  # it may still lack something else, but holds nobody back for an adapter
         if not self._slots.is_free(item.kind):
             return Refusal.SEQUENCE_SLOTS
-        adapter = request.lora_request.lora_int_id if request.lora_request else 0
-        if adapter and not self._has_adapter_slot(item, adapter):
-            return Refusal.ADAPTER_SLOTS
         if not self._take_blocks(item):
             return Refusal.KV_BLOCKS
         if not self._buffer.take(request):
@@ -67,17 +75,27 @@ class Admission:
         self._watermark = self._kv.watermark_blocks
         if adapter:
             self._adapters.add(adapter)
+            waiter = self._waiter_before(item)
+            if waiter is not None:
+                waiter.overtaken += 1
         return None
 
-    def _has_adapter_slot(self, item: WorkItem, adapter: int) -> bool:
-        waiter = self.waiter
-        if waiter is not None and adapter != waiter.adapter and item.order > waiter.order:
-            return False
-        if adapter in self._adapters or len(self._adapters) < self._max_adapters:
-            return True
-        if waiter is None or item.order < waiter.order:
-            self.waiter = AdapterWaiter(item.request_id, item.order, adapter)
-        return False
+    def has_adapter_slot(self, item: WorkItem, adapter: int) -> bool:
+        """Whether a waiting request of this adapter could start; if not, it is passed over in this step."""
+        is_used = adapter in self._adapters
+        waiter = self._waiter_before(item)
+        if waiter is not None:
+            has_slot = is_used and waiter.overtaken < self._max_overtaken
+        else:
+            has_slot = is_used or len(self._adapters) < self._max_adapters
+            if not has_slot and (self.waiter is None or item.order < self.waiter.order):
+                self.waiter = AdapterWaiter(item.request_id, item.order)
+        if not has_slot:
+            self.passed_over[item.kind] = Refusal.ADAPTER_SLOTS
+        return has_slot
+
+    def _waiter_before(self, item: WorkItem) -> AdapterWaiter | None:
+        return self.waiter if self.waiter is not None and item.order > self.waiter.order else None
 
     def _take_blocks(self, item: WorkItem) -> bool:
         request = self._waiting[item.request_id]

@@ -9,14 +9,14 @@ embedding is in the system, vLLM's `schedule()` runs as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from orthrus.engine import integrity
+from orthrus.engine import cpu_wait, integrity
 from orthrus.engine.admission import AdapterWaiter, Admission
 from orthrus.engine.compat import AsyncScheduler, PauseState, RequestStatus, Scheduler
 from orthrus.engine.config import OrthrusConfig
 from orthrus.engine.grants import StepGrants
+from orthrus.engine.lanes import InFlightThenWaiting
 from orthrus.engine.outlook import Outlook
 from orthrus.engine.prefix_reuse import PrefixReuse
 from orthrus.engine.steps import StepRecord, StepRecorder
@@ -27,20 +27,6 @@ from orthrus.policy.work import Kind, StepView, WorkItem
 
 if TYPE_CHECKING:
     from orthrus.engine.compat import Request, SchedulerOutput
-    from orthrus.policy.queues import KindQueue
-
-
-class InFlightThenWaiting:
-    """The WorkQueue of one kind: requests that run already, then those that wait."""
-
-    def __init__(self, in_flight: list[WorkItem], waiting: KindQueue) -> None:
-        self._in_flight = sorted(in_flight, key=lambda item: item.order)
-        self._waiting = waiting
-        self.remaining = sum(item.remaining for item in in_flight) + waiting.remaining
-
-    def __iter__(self) -> Iterator[WorkItem]:
-        yield from self._in_flight
-        yield from self._waiting
 
 
 class MixedScheduling(Scheduler):
@@ -64,6 +50,7 @@ class MixedScheduling(Scheduler):
         self._adapter_waiter: AdapterWaiter | None = None
         self._reuse = PrefixReuse(self, config)
         integrity.install()
+        cpu_wait.install()
         self._recorder = StepRecorder(config, self.parallel_config.data_parallel_index)
 
     def add_request(self, request: Request) -> None:
@@ -89,8 +76,12 @@ class MixedScheduling(Scheduler):
         if not self.embeddings or self._pause_state == PauseState.PAUSED_ALL:
             return self._schedule_generation(throttle_prefills)
         self._reuse.begin_step()
-        queues, decodes, adapters = self._running_work()
+        in_flight, decodes, adapters = self._running_work()
         admission = Admission(self, waiting, adapters, self._adapter_waiter)
+        queues = {
+            kind: InFlightThenWaiting(items, waiting.kinds[kind], admission.has_adapter_slot)
+            for kind, items in in_flight.items()
+        }
         view = StepView(
             budget=max(0, self.max_num_scheduled_tokens - decodes),
             decode_tokens=decodes,
@@ -103,7 +94,10 @@ class MixedScheduling(Scheduler):
         )
         plan = self.mix_policy.plan(view)
         self._adapter_waiter = admission.waiter
-        record = StepRecord.before(self, queues, plan) if self._recorder.enabled else None
+        record = None
+        if self._recorder.enabled:
+            left = {kind: queue.remaining for kind, queue in queues.items()}
+            record = StepRecord.before(self, left, admission.passed_over | plan.refused)
         grants = StepGrants(plan)
         output = self._execute(grants, waiting, throttle_prefills)
         self._reuse.attach_orders(output, self.embeddings)
@@ -118,18 +112,22 @@ class MixedScheduling(Scheduler):
     def _schedule_generation(self, throttle_prefills: bool) -> SchedulerOutput:
         if not self._recorder.enabled:
             return super().schedule(throttle_prefills)
-        prefills = [r.request_id for r in self.running if r.is_prefill_chunk]
+        chunked = [r for r in self.running if r.is_prefill_chunk]
+        left = {kind: lanes.remaining for kind, lanes in self.real_waiting.kinds.items()}
+        for request in chunked:
+            left[kind_of(request)] += request.num_tokens - request.num_computed_tokens
+        record = StepRecord.before(self, left)
         output = super().schedule(throttle_prefills)
         tokens = output.num_scheduled_tokens
+        prefills = [r.request_id for r in chunked]
         prefills += [new.req_id for new in output.scheduled_new_reqs]
         prefills += output.scheduled_cached_reqs.resumed_req_ids
-        record = StepRecord(budget=self.max_num_scheduled_tokens)
         record.after(self, output, {Kind.PREFILL: sum(tokens.get(req_id, 0) for req_id in prefills)})
         self._recorder.write(record)
         return output
 
-    def _running_work(self) -> tuple[dict[Kind, InFlightThenWaiting], int, set[int]]:
-        """The work of both kinds, the number of decodes, and the adapters that running requests hold."""
+    def _running_work(self) -> tuple[dict[Kind, list[WorkItem]], int, set[int]]:
+        """Running requests with prompt tokens to compute, the number of decodes, and the adapters held."""
         waiting = self.real_waiting
         in_flight: dict[Kind, list[WorkItem]] = {Kind.EMBED: [], Kind.PREFILL: []}
         adapters = set()
@@ -140,13 +138,12 @@ class MixedScheduling(Scheduler):
             if request.pooling_params is None and not request.is_prefill_chunk:
                 decodes += 1
                 continue
-            remaining = request.num_tokens - request.num_computed_tokens
-            if remaining > 0:
+            left = request.num_tokens - request.num_computed_tokens
+            if left > 0:
                 kind = kind_of(request)
                 order = waiting.orders[request.request_id]
-                in_flight[kind].append(WorkItem(request.request_id, kind, remaining, order, True))
-        queues = {kind: InFlightThenWaiting(items, waiting.kinds[kind]) for kind, items in in_flight.items()}
-        return queues, decodes, adapters
+                in_flight[kind].append(WorkItem(request.request_id, kind, left, order, True))
+        return in_flight, decodes, adapters
 
     def _execute(
         self, grants: StepGrants, waiting: WaitingByKind, throttle_prefills: bool

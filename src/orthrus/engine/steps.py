@@ -7,9 +7,10 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from orthrus.policy.work import Kind, Plan
+from orthrus.policy.work import Kind, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,19 +26,28 @@ class StepRecord:
 
     budget: int
     tokens: dict[str, int] = field(default_factory=dict)
-    remaining: dict[str, int] = field(default_factory=lambda: {"embed": 0, "prefill": 0})
+    remaining: dict[str, int] = field(default_factory=dict)
     running: dict[str, int] = field(default_factory=dict)
     waiting: dict[str, int] = field(default_factory=dict)
     credits: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def before(cls, scheduler: MixedScheduling, queues: Mapping[Kind, Any], plan: Plan) -> StepRecord:
-        """The part that is only known before the step is scheduled."""
+    def before(
+        cls,
+        scheduler: MixedScheduling,
+        remaining: Mapping[Kind, int],
+        refused: Mapping[Kind, Refusal] = MappingProxyType({}),
+    ) -> StepRecord:
+        """The part that is only known before the step is scheduled.
+
+        `remaining` are the prompt tokens still to compute; `refused` says why a request of a kind could not
+        start in this step.
+        """
         return cls(
             budget=scheduler.max_num_scheduled_tokens,
-            remaining={kind.value: queue.remaining for kind, queue in queues.items()},
-            refused={kind.value: why.value for kind, why in plan.refused.items()},
+            remaining={kind.value: tokens for kind, tokens in remaining.items()},
+            refused={kind.value: why.value for kind, why in refused.items()},
         )
 
     def after(
@@ -135,7 +145,9 @@ class _StepMetrics:
             buckets=[i / 10 for i in range(1, 11)],
         )
         self._refused = Counter(
-            "orthrus:refused_heads", "Heads of a queue that could not start in a step", ["kind", "reason"]
+            "orthrus:refused_heads",
+            "Requests first in line that could not start",
+            ["kind", "reason"],
         )
 
     def update(self, record: StepRecord) -> None:

@@ -1,4 +1,4 @@
-"""The scheduler's waiting queue: one ordered queue per kind, with blocked requests set apart."""
+"""The scheduler's waiting queue: ordered lanes per kind, with blocked requests set apart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from orthrus.engine.compat import RequestQueue, RequestStatus, SchedulingPolicy
-from orthrus.policy.queues import KindQueue
+from orthrus.engine.lanes import Lanes
 from orthrus.policy.work import Kind
 
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ def kind_of(request: Request) -> Kind:
     return Kind.EMBED if request.pooling_params is not None else Kind.PREFILL
 
 
+def adapter_of(request: Request) -> int:
+    """The number of the request's LoRA adapter; 0 for the base model."""
+    return request.lora_request.lora_int_id if request.lora_request is not None else 0
+
+
 def _max_output_tokens(request: Request) -> int:
     return request.max_tokens if request.pooling_params is None else 0
 
@@ -42,7 +47,7 @@ class WaitingByKind(RequestQueue):
     """
 
     def __init__(self, policy: SchedulingPolicy) -> None:
-        self.kinds = {kind: KindQueue(kind) for kind in (Kind.EMBED, Kind.PREFILL)}
+        self.kinds = {kind: Lanes(kind) for kind in (Kind.EMBED, Kind.PREFILL)}
         self.max_output_tokens = 0
         self.orders: dict[str, tuple[float, ...]] = {}
         self._by_priority = policy == SchedulingPolicy.PRIORITY
@@ -69,7 +74,10 @@ class WaitingByKind(RequestQueue):
         self._requests[request_id] = request
         self.max_output_tokens += _max_output_tokens(request)
         self.kinds[kind_of(request)].add(
-            request_id, request.num_tokens - request.num_computed_tokens, self.orders[request_id]
+            request_id,
+            request.num_tokens - request.num_computed_tokens,
+            self.orders[request_id],
+            adapter_of(request),
         )
 
     def promote(self, is_ready: Callable[[Request], bool], deferred: set[Request]) -> None:
@@ -101,9 +109,10 @@ class WaitingByKind(RequestQueue):
             self.add_request(request)
 
     def peek_request(self) -> Request:
-        for item in self.kinds[Kind.PREFILL]:
-            return self._requests[item.request_id]
-        raise IndexError("peek from an empty queue")
+        first = self.kinds[Kind.PREFILL].first()
+        if first is None:
+            raise IndexError("peek from an empty queue")
+        return self._requests[first]
 
     def pop_request(self) -> Request:
         request = self.peek_request()
