@@ -2,7 +2,8 @@ import pytest
 from typer.testing import CliRunner
 
 from orthrus.bench.paper.command import document, parse_devices
-from orthrus.bench.paper.experiments import EXPERIMENTS, Line, View, on_devices, spec_of
+from orthrus.bench.paper.experiments import EXPERIMENTS, on_devices, spec_of
+from orthrus.bench.paper.view import Line, View
 from orthrus.bench.report import Table
 from orthrus.bench.run import Bench
 from orthrus.bench.spec import SpecError

@@ -8,7 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from orthrus.bench.paper.experiments import EXPERIMENTS, SETUP, Line, View
+from orthrus.bench.paper.experiments import EXPERIMENTS, SETUP
+from orthrus.bench.paper.view import Line, View
 from orthrus.bench.session import perform
 from orthrus.bench.spec import Devices, Spec, SpecError
 
