@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM
 from vllm import LLM, PoolingParams, SamplingParams
 from vllm.sampling_params import RequestOutputKind
+
+from tiny_llama import random_llama, write_checkpoint
 
 TINY_VOCABULARY = 512
 TINY_MAX_LEN = 512
@@ -158,29 +160,17 @@ def assert_idle(llm: LLM) -> None:
 
 
 def make_tiny_model(folder: Path) -> Path:
-    """A random Llama with weights large enough that its tokens depend on the prompt, and a word tokenizer."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
+    """A random Llama whose vocabulary has what JSON needs; it may end at id 2 only."""
+    model = random_llama(
         hidden_size=128,
         intermediate_size=256,
-        num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
         vocab_size=TINY_VOCABULARY,
         max_position_embeddings=2 * TINY_MAX_LEN,
         tie_word_embeddings=True,
-        initializer_range=0.2,
-        bos_token_id=1,
-        eos_token_id=2,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    words = Tokenizer(models.WordLevel(vocabulary(), unk_token="w0"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token="w0", bos_token="w1", eos_token="w2", pad_token="w2"
-    ).save_pretrained(folder)
+    write_checkpoint(folder, model, vocabulary())
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}))
     return folder
 

@@ -13,33 +13,20 @@ NAN_TOKEN = 7
 
 def make_tiny(folder: Path, *, nan_row: bool = False) -> Path:
     """A random Llama over the words w0 ... w255. With `nan_row`, the word w7 gives NaN hidden states."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from tiny_llama import random_llama, write_checkpoint
 
-    torch.manual_seed(0)
-    config = LlamaConfig(
+    model = random_llama(
         hidden_size=WIDTH,
         intermediate_size=128,
-        num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=2,
         vocab_size=256,
         max_position_embeddings=4096,
-        initializer_range=0.2,
-        bos_token_id=1,
-        eos_token_id=2,
     )
-    model = LlamaForCausalLM(config)
     if nan_row:
         with torch.no_grad():
             model.model.embed_tokens.weight[NAN_TOKEN] = torch.nan
-    model.save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(256)}, unk_token="w0"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token="w0", bos_token="w1", eos_token="w2", pad_token="w2"
-    ).save_pretrained(folder)
-    return folder
+    return write_checkpoint(folder, model, {f"w{i}": i for i in range(256)})
 
 
 def link_model(model: Path, folder: Path) -> Path:
