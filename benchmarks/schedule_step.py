@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / folder) for folder in ("engine", "")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "engine"))
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 from bare_scheduler import answer, make_scheduler, request
