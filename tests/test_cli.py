@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from orthrus import cli
+from orthrus.extras import EXTRAS
 
 
 def call(*arguments: str) -> int | str | None:
@@ -67,3 +70,47 @@ def test_help_imports_neither_torch_nor_vllm() -> None:
 def test_a_commands_own_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("doctor", "--help") == 0
     assert "--json" in capsys.readouterr().out
+
+
+WITHOUT = """
+import sys
+from orthrus.cli import main
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise ModuleNotFoundError("No module named " + name, name=name)
+
+sys.meta_path.insert(0, Absent())
+main({arguments!r})
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module", "extra"),
+    [
+        (["demo"], "lancedb", "retrieval"),
+        (["trace", "plot", __file__, "-o", "picture.png"], "matplotlib", "bench"),
+        (["serve", "no-model"], "vllm", "cpu"),
+    ],
+)
+def test_a_missing_optional_dependency_is_named_with_its_extra(
+    arguments: list[str], module: str, extra: str
+) -> None:
+    script = WITHOUT.format(module=module, arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"{module} is not installed: pip install 'vllm-orthrus[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_another_missing_module_is_not_explained_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "broken", cli.Command("orthrus.no_such_part:main", "A test."))
+    with pytest.raises(ModuleNotFoundError, match="no_such_part"):
+        cli.main(["broken"])
+
+
+def test_every_extra_that_is_advised_exists() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    advised = {extra for extras in EXTRAS.values() for extra in extras}
+    assert advised <= project["optional-dependencies"].keys()

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from orthrus.cli_simulate import app
@@ -54,6 +55,28 @@ def test_the_sweep_has_a_row_for_every_variation():
     document = json.loads(run("--window", "0.5", "--sweep", "--json").output)
     assert len(document["sweep"]) == sum(len(variations) for _, variations in SWEEP)
     assert all(len(row["results"]) == 3 for row in document["sweep"])
+
+
+HEADINGS = ("fill, %", "generation, req/s", "embedding, req/s", "steps", "ms a step", "decodes a step")
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_nothing_is_cut_in_a_narrow_terminal(columns):
+    environment = {"COLUMNS": str(columns), "FORCE_COLOR": "1"}
+    result = CliRunner().invoke(app, ["fill", "--window", "0.5", "--sweep"], env=environment)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", result.output).splitlines()
+    assert "…" not in result.output
+    assert max(map(len, lines)) == columns
+    if columns >= 60:
+        assert [line.split("│")[1].strip() for line in lines if line.startswith("│")][:6] == list(HEADINGS)
+
+
+def test_a_pipe_gets_whole_lines():
+    result = CliRunner().invoke(app, ["fill", "--window", "0.5", "--sweep"], env={"COLUMNS": "40"})
+    assert "…" not in result.output
+    (header,) = (line for line in result.output.splitlines() if "changed" in line and "┃" in line)
+    assert [cell.strip() for cell in header.split("┃")[1:-1]] == ["changed", "to", *HEADINGS[:3]]
+    assert re.search(r"│ +fixed cost of a step +│ +step_s 0 +│ +[\d.]+ / [\d.]+ / [\d.]+ │", result.output)
 
 
 def test_a_bad_value_is_named():

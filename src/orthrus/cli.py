@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 import orthrus
+from orthrus import extras
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stderr.write(f"orthrus: no command {name!r}; {hint} (orthrus --help)\n")
         sys.exit(2)
     command = COMMANDS[name]
-    target = command.load()
-    if command.raw:
-        sys.exit(target(arguments))
-    run_with_typer(name, target, arguments)
+    try:
+        target = command.load()
+        if command.raw:
+            sys.exit(target(arguments))
+        run_with_typer(name, target, arguments)
+    except ModuleNotFoundError as error:
+        advice = extras.advice(error)
+        if advice is None:
+            raise
+        sys.stderr.write(f"orthrus {name}: {advice}\n")
+        sys.exit(1)
 
 
 if __name__ == "__main__":

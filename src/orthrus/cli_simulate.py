@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from rich.console import Console
+from rich.console import Console, JustifyMethod
+from rich.measure import Measurement
 from rich.table import Table
 
 from orthrus.sim.fill import FillResult, simulate
@@ -22,6 +24,20 @@ PAPER = {
 }
 """Fill in percent, generation and embedding requests/s of the paper's table 8."""
 
+
+class Figure(NamedTuple):
+    """A figure of the paper's table 8: its heading, and a result's value as text."""
+
+    title: str
+    of: Callable[[FillResult], str]
+
+
+FIGURES = (
+    Figure("fill, %", lambda result: f"{result.fill * 100:.1f}"),
+    Figure("generation, req/s", lambda result: f"{result.generation_per_s:.1f}"),
+    Figure("embedding, req/s", lambda result: f"{result.embedding_per_s:.1f}"),
+)
+UNLIMITED = 10_000
 DEFAULTS = FillScenario()
 
 
@@ -84,10 +100,18 @@ def fill(
     console = Console()
     console.print("Assumptions:")
     for sentence in scenario.assumptions():
-        console.print(f"  - {sentence}", highlight=False)
-    console.print(_table(results))
+        console.print(f"  - {sentence}", highlight=False, soft_wrap=not console.is_terminal)
+    _show(console, _table(results))
     if rows:
-        console.print(_sweep_table(rows))
+        _show(console, _sweep_table(rows))
+
+
+def _show(console: Console, table: Table) -> None:
+    """Print a table: in a narrow terminal with its cells folded, into a file or pipe at its full width."""
+    if not console.is_terminal:
+        width = Measurement.get(console, console.options.update(max_width=UNLIMITED), table).maximum
+        console = Console(width=width, file=console.file)
+    console.print(table)
 
 
 def _document(scenario: FillScenario, results: list[FillResult], rows: list[SweepRow]) -> dict[str, Any]:
@@ -104,43 +128,40 @@ def _document(scenario: FillScenario, results: list[FillResult], rows: list[Swee
 
 
 def _table(results: list[FillResult]) -> Table:
+    """One row for each figure: so that the table is as narrow as its three kinds of embeddings."""
     table = Table(title="Token-budget fill (paper's table 8 in brackets)")
-    table.add_column("embeddings")
-    for title in (
-        "fill, % of budget",
-        "generation, req/s",
-        "embedding, req/s",
-        "steps",
-        "ms a step",
-        "decodes a step",
-    ):
-        table.add_column(title, justify="right")
+    _column(table, "embeddings", "left")
     for result in results:
-        figures = (result.fill * 100, result.generation_per_s, result.embedding_per_s)
-        paper = PAPER.get(result.embedding)
-        cells = [f"{figure:.1f}" for figure in figures]
-        if paper is not None:
-            cells = [f"{cell} ({theirs})" for cell, theirs in zip(cells, paper, strict=True)]
-        counts = (str(result.steps), f"{result.step_ms:.2f}", f"{result.decodes_per_step:.1f}")
-        table.add_row(result.embedding, *cells, *counts)
+        _column(table, result.embedding)
+    for row, figure in enumerate(FIGURES):
+        cells = []
+        for result in results:
+            paper = PAPER.get(result.embedding)
+            cells.append(figure.of(result) + (f" ({paper[row]})" if paper is not None else ""))
+        table.add_row(figure.title, *cells)
+    for title, values in (
+        ("steps", [str(result.steps) for result in results]),
+        ("ms a step", [f"{result.step_ms:.2f}" for result in results]),
+        ("decodes a step", [f"{result.decodes_per_step:.1f}" for result in results]),
+    ):
+        table.add_row(title, *values)
     return table
 
 
 def _sweep_table(rows: list[SweepRow]) -> Table:
     table = Table(title="One assumption changed at a time: atomic / whole chunks / chunked")
-    for title in ("changed", "to"):
-        table.add_column(title)
-    for title in ("fill, %", "generation, req/s", "embedding, req/s"):
-        table.add_column(title, justify="right")
+    _column(table, "changed", "left")
+    _column(table, "to", "left")
+    for figure in FIGURES:
+        _column(table, figure.title)
     last = ""
     for row in rows:
         values = ", ".join(f"{name} {value:g}" for name, value in row.changed.items())
-        table.add_row(
-            "" if row.title == last else row.title,
-            values,
-            " / ".join(f"{result.fill * 100:.1f}" for result in row.results),
-            " / ".join(f"{result.generation_per_s:.1f}" for result in row.results),
-            " / ".join(f"{result.embedding_per_s:.1f}" for result in row.results),
-        )
+        cells = [" / ".join(map(figure.of, row.results)) for figure in FIGURES]
+        table.add_row("" if row.title == last else row.title, values, *cells)
         last = row.title
     return table
+
+
+def _column(table: Table, title: str, justify: JustifyMethod = "right") -> None:
+    table.add_column(title, justify=justify, overflow="fold")

@@ -14,7 +14,7 @@ Trace = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A file
 
 @app.command()
 def summary(trace: Trace) -> None:
-    """Print budget fill, mix and share error of a trace as JSON."""
+    """Print budget fill, mix and share error of a trace as JSON; one over no steps is null, with a note."""
     import json
 
     from orthrus.bench.trace import TraceError, read_trace, summarize
@@ -31,9 +31,11 @@ def plot(
     output: Annotated[Path, typer.Option("--output", "-o", help="PNG or SVG file to write.")],
 ) -> None:
     """Draw a trace: tokens of each kind per step, credits, queue lengths."""
+    from orthrus import extras
     from orthrus.bench.trace import TraceError, read_trace
     from orthrus.bench.trace_plot import plot_trace
 
+    extras.require("matplotlib")
     if output.suffix not in (".png", ".svg"):
         raise typer.BadParameter(f"{output.name}: the picture must be .png or .svg")
     try:

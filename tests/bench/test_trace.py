@@ -42,6 +42,17 @@ def test_summary_against_hand_computed_figures():
     assert summary.share_error == pytest.approx(20 / 160)
     assert summary.max_share_error_tokens == pytest.approx(20)
     assert summary.seconds == 3
+    assert summary.notes == ()
+
+
+def test_figures_over_no_steps_are_none_and_explained():
+    summary = summarize([STEPS[2], STEPS[3]])  # neither left work waiting
+    assert (summary.budget_fill, summary.share_error, summary.max_share_error_tokens) == (None, None, None)
+    assert (summary.embed_share, summary.ideal_embed_share) == (None, None)
+    assert [note.partition(":")[0] for note in summary.notes] == ["budget_fill", "shares"]
+    summary = summarize([STEPS[0], STEPS[2]])
+    assert summary.budget_fill == pytest.approx(0.9)
+    assert summary.notes == ()
 
 
 def test_a_broken_line_is_named(tmp_path):
@@ -60,6 +71,11 @@ def test_the_commands(tmp_path, suffix):
     runner = CliRunner()
     printed = runner.invoke(app, ["summary", str(trace)])
     assert json.loads(printed.stdout)["contended_steps"] == 2
+    trace.write_text(json.dumps(STEPS[2]) + "\n")
+    document = json.loads(runner.invoke(app, ["summary", str(trace)]).stdout)
+    assert document["budget_fill"] is None
+    assert "no step left work waiting" in document["notes"][0]
+    trace.write_text("\n".join(map(json.dumps, STEPS)))
     assert runner.invoke(app, ["plot", str(trace), "-o", str(picture)]).exit_code == 0
     assert picture.read_bytes()[:4] in (b"\x89PNG", b"<?xm")
     assert runner.invoke(app, ["plot", str(trace), "-o", str(tmp_path / "p.txt")]).exit_code == 2

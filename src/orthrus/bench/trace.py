@@ -23,19 +23,20 @@ class TraceSummary:
     `mixed_steps` the share of steps with embeddings and generation. `share_error` and
     `max_share_error_tokens` compare embeddings with their ideal share of the tokens that were given out
     while both kinds had work (paper, section 4.2): the relative difference of the totals, and the
-    largest difference at any moment in tokens.
+    largest difference at any moment in tokens. A figure over no steps at all is None, and `notes` say why.
     """
 
     steps: int
     seconds: float
     tokens: dict[str, int]
-    budget_fill: float
+    budget_fill: float | None
     mixed_steps: float
     contended_steps: int
-    embed_share: float
-    ideal_embed_share: float
-    share_error: float
-    max_share_error_tokens: float
+    embed_share: float | None
+    ideal_embed_share: float | None
+    share_error: float | None
+    max_share_error_tokens: float | None
+    notes: tuple[str, ...] = ()
 
 
 def read_trace(path: Path) -> list[Step]:
@@ -66,17 +67,23 @@ def summarize(steps: Sequence[Step]) -> TraceSummary:
     backlogged = [step for step in steps if _left_work(step)]
     contended = [step for step in steps if is_contended(step)]
     embed, ideal, given, worst = _shares(contended)
+    notes = []
+    if not backlogged:
+        notes.append("budget_fill: no step left work waiting, so no step had reason to be full")
+    if not contended:
+        notes.append("shares: in no step both kinds had more prompt tokens than it could give")
     return TraceSummary(
         steps=len(steps),
         seconds=steps[-1]["time"] - steps[0]["time"],
         tokens=tokens,
         budget_fill=_mean(sum(step["tokens"].values()) / step["budget"] for step in backlogged),
-        mixed_steps=_mean(step["mix"] == "mixed" for step in steps),
+        mixed_steps=sum(step["mix"] == "mixed" for step in steps) / len(steps),
         contended_steps=len(contended),
-        embed_share=embed / given if given else 0.0,
-        ideal_embed_share=ideal / given if given else 0.0,
-        share_error=abs(embed - ideal) / given if given else 0.0,
-        max_share_error_tokens=worst,
+        embed_share=embed / given if contended else None,
+        ideal_embed_share=ideal / given if contended else None,
+        share_error=abs(embed - ideal) / given if contended else None,
+        max_share_error_tokens=worst if contended else None,
+        notes=tuple(notes),
     )
 
 
@@ -98,6 +105,6 @@ def _shares(contended: Iterable[Step]) -> tuple[float, float, float, float]:
     return embed, ideal, given, worst
 
 
-def _mean(values: Iterable[float]) -> float:
+def _mean(values: Iterable[float]) -> float | None:
     items = list(values)
-    return sum(items) / len(items) if items else 0.0
+    return sum(items) / len(items) if items else None
