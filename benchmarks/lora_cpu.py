@@ -14,14 +14,11 @@ import json
 import os
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "engine"))
 
 
 def parse_args() -> argparse.Namespace:
@@ -59,10 +56,10 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the wrapper is swapped ins
 os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
-from adapters import make_adapter  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.lora.request import LoRARequest  # noqa: E402
 
+from orthrus.bench.adapters import random_adapter  # noqa: E402
 from orthrus.engine.lora_cpu import install  # noqa: E402
 
 
@@ -117,7 +114,9 @@ def main() -> None:
     rng = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         adapters = [
-            LoRARequest(f"adapter{i}", i, str(make_adapter(model, Path(folder) / str(i), ARGS.rank, seed=i)))
+            LoRARequest(
+                f"adapter{i}", i, str(random_adapter(model, ARGS.rank, Path(folder) / str(i), seed=i))
+            )
             for i in range(1, ARGS.adapters + 1)
         ]
         engines: dict[str, tuple[LLM, list[LoRARequest] | None]] = {"base": (build(model, False), None)}

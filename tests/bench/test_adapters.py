@@ -12,11 +12,10 @@ from orthrus.bench.spec import Adapter, SpecError
 def checkpoint(tmp_path):
     folder = tmp_path / "checkpoint"
     folder.mkdir()
+    shapes = {"self_attn.q_proj": (12, 8), "mlp.down_proj": (8, 20)}
     weights = {
-        "model.layers.0.self_attn.q_proj.weight": np.zeros((12, 8), np.float32),
-        "model.layers.0.mlp.down_proj.weight": np.zeros((8, 20), np.float32),
-        "model.embed_tokens.weight": np.zeros((30, 8), np.float32),
-    }
+        f"model.layers.0.{name}.weight": np.full(shape, 3.0, np.float32) for name, shape in shapes.items()
+    } | {"model.embed_tokens.weight": np.zeros((30, 8), np.float32)}
     save_file(weights, folder / "model.safetensors")
     return folder
 
@@ -34,6 +33,27 @@ def test_a_random_adapter_covers_every_projection_at_its_rank(checkpoint, tmp_pa
     assert all(np.abs(tensor).min() > 0 for tensor in tensors.values())
     config = json.loads((folder / "adapter_config.json").read_text())
     assert (config["r"], config["target_modules"]) == (4, ["down_proj", "q_proj"])
+
+
+@pytest.mark.parametrize("strength", [0.05, 0.5])
+def test_the_update_has_the_strength_asked_for(checkpoint, tmp_path, strength):
+    folder = random_adapter(checkpoint, 4, tmp_path / "adapter", seed=7, strength=strength)
+    tensors = load_file(folder / "adapter_model.safetensors")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    scale = config["lora_alpha"] / config["r"]
+    for module, size in (("self_attn.q_proj", 12 * 8), ("mlp.down_proj", 8 * 20)):
+        name = f"base_model.model.model.layers.0.{module}"
+        update = scale * tensors[f"{name}.lora_B.weight"] @ tensors[f"{name}.lora_A.weight"]
+        assert np.linalg.norm(update) == pytest.approx(strength * 3.0 * size**0.5, rel=1e-5)
+
+
+def test_the_seed_makes_the_adapter(checkpoint, tmp_path):
+    first, again, other = (
+        load_file(random_adapter(checkpoint, 4, tmp_path / str(i), seed) / "adapter_model.safetensors")
+        for i, seed in enumerate((1, 1, 2))
+    )
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    assert not any(np.array_equal(first[name], other[name]) for name in first)
 
 
 def test_flags_serve_all_adapters_at_the_next_rank_vllm_allows(checkpoint, tmp_path):

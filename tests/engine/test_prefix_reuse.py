@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapters import make_adapter
 from engine_driver import (
     Job,
     assert_idle,
@@ -24,6 +23,8 @@ from engine_driver import (
     tokens,
 )
 from vllm.lora.request import LoRARequest
+
+from orthrus.bench.adapters import random_adapter
 
 pytestmark = pytest.mark.engine
 
@@ -73,7 +74,7 @@ def watch(llm: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
 @pytest.fixture(scope="module")
 def adapters(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     folder = tmp_path_factory.mktemp("adapters")
-    made = [make_adapter(tiny_model, folder / str(i), 8, i) for i in (1, 2)]
+    made = [random_adapter(tiny_model, 8, folder / str(i), seed=i, strength=0.5) for i in (1, 2)]
     return [None, *(LoRARequest(f"a{i}", i, str(path)) for i, path in enumerate(made, start=1))]
 
 

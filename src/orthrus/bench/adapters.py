@@ -1,4 +1,4 @@
-"""LoRA adapters for benchmarks: random weights of a rank on every linear layer of a checkpoint."""
+"""LoRA adapters for benchmarks and tests: random weights of a rank on every linear layer of a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
 from orthrus.bench.spec import Adapter, SpecError
 
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What `--max-lora-rank` may be (vllm/config/lora.py)."""
 CONFIG = "adapter_config.json"
+STRENGTH = 0.05
+"""Norm of a random update relative to its weight's. Tests that tell adapters apart ask for more."""
 
 
 def folders(adapters: Mapping[str, Adapter], base: Path) -> dict[str, Path]:
@@ -52,36 +52,44 @@ def _rank_of(folder: Path) -> int:
     return int(json.loads((folder / CONFIG).read_text(encoding="utf-8"))["r"])
 
 
-def random_adapter(checkpoint: Path, rank: int, folder: Path, seed: int = 0) -> Path:
-    """Write a PEFT adapter with small random weights for every `*_proj` matrix; returns `folder`.
+def random_adapter(
+    checkpoint: Path, rank: int, folder: Path, seed: int = 0, strength: float = STRENGTH
+) -> Path:
+    """Write a PEFT adapter with random weights for every `*_proj` matrix; returns `folder`.
 
-    A [rank, in] and B [out, rank] are float32 normal with deviation 1/sqrt(in) and 0.01: the outputs move,
-    the work is that of any adapter. SpecError when the checkpoint is no local folder of safetensors.
+    A is [rank, in] and B [out, rank], float32, normal; B is scaled so that the update B A has `strength`
+    times the Frobenius norm of the weight it changes. The same `seed` gives the same adapter; one that is
+    in `folder` already stays. SpecError when the checkpoint is no local folder of safetensors.
     """
+    import torch
     from safetensors import safe_open
-    from safetensors.numpy import save_file
+    from safetensors.torch import save_file
 
     config = folder / CONFIG
     if config.is_file():
         return folder
-    files = sorted(checkpoint.glob("*.safetensors"))
+    files = sorted(Path(checkpoint).glob("*.safetensors"))
     if not files:
         raise SpecError(
             f"server.adapters: {checkpoint} holds no *.safetensors; give adapters by path instead"
         )
-    rng = np.random.default_rng([seed, rank])
-    tensors: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]] = {}
+    generator = torch.Generator().manual_seed(seed)
+    tensors: dict[str, torch.Tensor] = {}
     modules = set()
     for file in files:
-        with safe_open(file, "np") as weights:
+        with safe_open(file, "pt") as weights:
             for key in weights.keys():  # noqa: SIM118  (safe_open is no mapping)
                 if not key.endswith("_proj.weight"):
                     continue
-                out, width = weights.get_slice(key).get_shape()
+                weight = weights.get_tensor(key).float()
+                out, width = weight.shape
+                lora_a = torch.randn(rank, width, generator=generator)
+                lora_b = torch.randn(out, rank, generator=generator)
+                # The norm of B A from two small Gram matrices: |B A|^2 = tr(B'B A A').
+                norm = ((lora_b.T @ lora_b) * (lora_a @ lora_a.T)).sum().sqrt()
                 base = f"base_model.model.{key.removesuffix('.weight')}"
-                draw = rng.standard_normal
-                tensors[f"{base}.lora_A.weight"] = draw((rank, width), np.float32) / np.float32(width**0.5)
-                tensors[f"{base}.lora_B.weight"] = draw((out, rank), np.float32) * np.float32(0.01)
+                tensors[f"{base}.lora_A.weight"] = lora_a
+                tensors[f"{base}.lora_B.weight"] = lora_b * (strength * weight.norm() / norm)
                 modules.add(key.split(".")[-2])
     if not tensors:
         raise SpecError(f"server.adapters: {checkpoint} has no *_proj weights to adapt")
@@ -92,7 +100,7 @@ def random_adapter(checkpoint: Path, rank: int, folder: Path, seed: int = 0) -> 
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": str(checkpoint),
         "r": rank,
-        "lora_alpha": 2 * rank,
+        "lora_alpha": rank,
         "lora_dropout": 0.0,
         "bias": "none",
         "target_modules": sorted(modules),
