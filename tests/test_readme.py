@@ -17,6 +17,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import typer
 
 from clean_environment import inherited
 from orthrus.cli import COMMANDS
@@ -133,6 +134,22 @@ def test_make_targets_pip_extras_and_sub_commands_exist() -> None:
         assert set(re.findall(r"\[(\w+)\]", line)) <= extras.keys(), line
     for line in commands("orthrus"):
         assert line.split()[1] in COMMANDS, line
+
+
+def test_arguments_of_the_other_commands_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "steps.jsonl").touch()
+    parsed = []
+    for line in commands("orthrus"):
+        name, *arguments = shlex.split(line)[1:]
+        target = COMMANDS[name].load()
+        if not COMMANDS[name].raw and isinstance(target, typer.Typer):
+            group = typer.main.get_group(target)
+            context = group.make_context(f"orthrus {name}", arguments)
+            _, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+            command.make_context(command.name, rest, parent=context)  # refuses what the command does not take
+            parsed.append(f"{name} {command.name}")
+    assert {"trace summary", "trace plot", "simulate fill", "bench quick", "bench paper"} <= set(parsed)
 
 
 @pytest.mark.engine
