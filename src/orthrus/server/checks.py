@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orthrus.server.errors import RequestError, is_int, short
+from orthrus.server.fields import EMBEDDINGS, check_whole_numbers, refuse_misplaced
+from orthrus.server.inputs import check_count, check_input, check_unicode
 from orthrus.server.shapes import check_shapes, splits
 
 ENCODINGS = ("float", "base64", "bytes", "bytes_only")
@@ -38,23 +40,34 @@ def parse_body(content: bytes) -> object:
         raise RequestError("the request body is nested too deep", "body") from error
 
 
-def check_embedding(body: object, limits: EmbeddingLimits) -> dict[str, Any]:
+def check_embedding(body: object, limits: EmbeddingLimits, route: str = EMBEDDINGS) -> dict[str, Any]:
     """The request body, checked and normalised. Raises RequestError."""
-    if not isinstance(body, dict):
-        raise RequestError("the request body must be a JSON object", "body")
-    request = dict(body)
-    _check_text(request.get("model"), "model", "model")
+    request = check_object(body, route)
     if "input" not in request and "messages" not in request:
         raise RequestError("'input' (or 'messages') is required", "input")
     _check_encoding(request)
-    _check_pooling(request, limits)
-    _check_dimensions(request, limits)
-    _check_truncation(request, limits)
+    check_pooling_field(request, limits)
+    _check_normalize(request)
+    check_dimensions(request, limits)
+    check_truncation(request, limits)
     check_shapes(request, limits.max_model_len)
+    messages = request.get("messages")
+    if isinstance(messages, list) and any(isinstance(item, list) for item in messages):  # several chats
+        check_count(messages, "messages", limits)
     if "input" in request:
         cut = splits(request) or request.get("truncate_prompt_tokens") is not None
-        _check_input(request["input"], limits, truncated=cut)
+        check_input(request["input"], limits, truncated=cut)
     return request
+
+
+def check_object(body: object, route: str) -> dict[str, Any]:
+    """A copy of the body of a request to `route`: an object, its fields at the right place. RequestError."""
+    if not isinstance(body, dict):
+        raise RequestError("the request body must be a JSON object", "body")
+    check_unicode(body.get("model"), "model", "model")
+    refuse_misplaced(body, route)
+    check_whole_numbers(body)
+    return dict(body)
 
 
 def _check_encoding(request: dict[str, Any]) -> None:
@@ -70,38 +83,44 @@ def _check_encoding(request: dict[str, Any]) -> None:
         request.setdefault("endianness", "little")
 
 
-def _check_pooling(request: dict[str, Any], limits: EmbeddingLimits) -> None:
+def check_pooling_field(request: dict[str, Any], limits: EmbeddingLimits) -> None:
+    """Check `pooling`, the head. Raises RequestError."""
     pooling = request.get("pooling")
     if pooling is not None and (not isinstance(pooling, str) or pooling not in limits.allowed_pooling):
         raise RequestError(
             f"pooling is {short(pooling)}; allowed: {', '.join(limits.allowed_pooling)}", "pooling"
         )
+
+
+def _check_normalize(request: dict[str, Any]) -> None:
     normalize = request.pop("normalize", None)
     if normalize is None:
         return
     if not isinstance(normalize, bool):
         raise RequestError(f"normalize is {short(normalize)}; allowed: true or false", "normalize")
+    if request.get("use_activation") not in (None, normalize):
+        raise RequestError("normalize and use_activation say the opposite; give one of them", "normalize")
     request["use_activation"] = normalize
 
 
-def _check_dimensions(request: dict[str, Any], limits: EmbeddingLimits) -> None:
-    dimensions = request.get("dimensions")
+def check_dimensions(request: dict[str, Any], limits: EmbeddingLimits, field: str = "dimensions") -> None:
+    """Check the size asked for, and drop the native one. Raises RequestError."""
+    dimensions = request.get(field)
     if dimensions is None or (is_int(dimensions) and dimensions == limits.native_size):
-        request.pop("dimensions", None)
+        request.pop(field, None)
         return
     if not limits.smaller_dimensions:
         raise RequestError(
-            f"dimensions is {short(dimensions)}; this model gives {limits.native_size} dimensions only "
+            f"{field} is {short(dimensions)}; this model gives {limits.native_size} dimensions only "
             f"(an operator may allow fewer with --matryoshka)",
-            "dimensions",
+            field,
         )
     if not is_int(dimensions) or not 1 <= dimensions <= limits.native_size:
-        raise RequestError(
-            f"dimensions is {short(dimensions)}; allowed: 1 to {limits.native_size}", "dimensions"
-        )
+        raise RequestError(f"{field} is {short(dimensions)}; allowed: 1 to {limits.native_size}", field)
 
 
-def _check_truncation(request: dict[str, Any], limits: EmbeddingLimits) -> None:
+def check_truncation(request: dict[str, Any], limits: EmbeddingLimits) -> None:
+    """Check `truncate_prompt_tokens`. Raises RequestError."""
     truncation = request.get("truncate_prompt_tokens")
     if truncation is None:
         request.pop("truncate_prompt_tokens", None)
@@ -111,85 +130,4 @@ def _check_truncation(request: dict[str, Any], limits: EmbeddingLimits) -> None:
             f"truncate_prompt_tokens is {short(truncation)}; allowed: 1 to {limits.max_model_len}, "
             f"or -1 for the model's limit",
             "truncate_prompt_tokens",
-        )
-
-
-def _check_input(given: Any, limits: EmbeddingLimits, *, truncated: bool) -> None:
-    if isinstance(given, str):
-        if not given:
-            raise RequestError("input is an empty string; give at least one character", "input")
-        _check_text(given, "input", "input")
-        return
-    if not isinstance(given, list):
-        raise RequestError(
-            f"input is {short(given)}; allowed: a string, a list of strings, a list of token ids, "
-            f"or a list of lists of token ids",
-            "input",
-        )
-    if not given:
-        raise RequestError("input is an empty list; give at least one text or token id", "input")
-    if all(isinstance(item, dict) for item in given):
-        _check_messages(given, "input")
-        return
-    if is_int(given[0]):
-        _check_token_ids(given, "input", limits, truncated=truncated)
-        return
-    if len(given) > limits.max_inputs:
-        raise RequestError(
-            f"input has {len(given)} items; at most {limits.max_inputs} are allowed in one request",
-            "input",
-            status=422,
-        )
-    kind = type(given[0])
-    for i, item in enumerate(given):
-        _check_item(item, f"input[{i}]", kind, limits, truncated=truncated)
-
-
-def _check_item(item: Any, where: str, kind: type, limits: EmbeddingLimits, *, truncated: bool) -> None:
-    if not isinstance(item, str | list) or type(item) is not kind:
-        raise RequestError(
-            f"{where} is {short(item)}; all items must be strings, or all lists of token ids", "input"
-        )
-    if not item:
-        raise RequestError(f"{where} is empty; give at least one character or token id", "input")
-    if isinstance(item, str):
-        _check_text(item, where, "input")
-    elif all(isinstance(message, dict) for message in item):
-        _check_messages(item, where)
-    else:
-        _check_token_ids(item, where, limits, truncated=truncated)
-
-
-def _check_text(text: object, where: str, param: str) -> None:
-    if not isinstance(text, str):
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise RequestError(
-            f"{where} has a lone surrogate ({text[error.start]!r}) at character {error.start}; "
-            f"it is not valid Unicode text",
-            param,
-        ) from error
-
-
-def _check_messages(messages: list[dict[str, Any]], where: str) -> None:
-    for i, message in enumerate(messages):
-        if not isinstance(message.get("role"), str):
-            raise RequestError(f"{where}[{i}] is a chat message without a 'role'", "input")
-
-
-def _check_token_ids(ids: list[Any], where: str, limits: EmbeddingLimits, *, truncated: bool) -> None:
-    for i, token_id in enumerate(ids):
-        if not is_int(token_id) or not 0 <= token_id < limits.vocab_size:
-            raise RequestError(
-                f"{where}[{i}] is {short(token_id)}; token ids are whole numbers from 0 to "
-                f"{limits.vocab_size - 1}",
-                "input",
-            )
-    if not truncated and len(ids) > limits.max_model_len:
-        raise RequestError(
-            f"{where} has {len(ids)} tokens; this model takes at most {limits.max_model_len} "
-            f"(truncate_prompt_tokens cuts longer inputs)",
-            "input",
         )

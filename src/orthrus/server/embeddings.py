@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -12,7 +11,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from orthrus.engine.compat import (
     EmbeddingRequest,
-    GracefulHTTPError,
     ServingEmbedding,
     VLLMValidationError,
     load_aware_call,
@@ -24,6 +22,8 @@ from orthrus.engine.embedding import POOLING_KEY, SPANS_KEY
 from orthrus.server import spans
 from orthrus.server.checks import EmbeddingLimits, check_embedding, parse_body
 from orthrus.server.errors import RequestError
+from orthrus.server.findings import explain
+from orthrus.server.handlers import raise_refusal
 from orthrus.server.shapes import splits
 from orthrus.server.tokens import refuse_nonfinite
 from orthrus.server.windows import Windows
@@ -130,19 +130,9 @@ async def create_embedding(raw_request: Request, content: Annotated[bytes, Depen
         body = check_embedding(parse_body(content), state.orthrus_limits)
         request = _REQUEST.validate_python(body)
     except RequestError as error:
-        if error.status != HTTPStatus.BAD_REQUEST:
-            raise GracefulHTTPError(str(error), HTTPStatus(error.status)) from error
-        raise VLLMValidationError(str(error), parameter=error.param) from error
+        raise_refusal(error)
     except ValidationError as error:
-        raise _first_error(error, body) from error
+        message, field = explain(error.errors(), body)
+        raise VLLMValidationError(message, parameter=field) from error
     response: Response = await state.serving_embedding(request, raw_request)
     return response
-
-
-def _first_error(error: ValidationError, body: dict[str, Any]) -> Exception:
-    """The finding of the request models that says most: the one that names a field of the request."""
-    for finding in error.errors():
-        field = next((part for part in finding["loc"] if part in body), None)
-        if field is not None:
-            return VLLMValidationError(f"{field}: {finding['msg']}", parameter=str(field))
-    return VLLMValidationError(error.errors()[0]["msg"], parameter="body")

@@ -6,22 +6,10 @@ import os
 from argparse import Namespace
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI
 
-from orthrus.engine.config import OrthrusConfig, is_requested
-
-state_router = APIRouter(prefix="/orthrus")
-
-
-@state_router.get("/state")
-async def state(raw_request: Request) -> dict[str, Any]:
-    """The engine's settings and what its scheduler and workers hold; all counts are 0 when it is idle.
-
-    With data parallelism the counts are those of the first replica.
-    """
-    engine = raw_request.app.state.orthrus_engine
-    held = await engine.engine_core.call_utility_async("orthrus_check_idle")
-    return {"config": OrthrusConfig.of(engine.vllm_config).model_dump(), **held}
+from orthrus.engine.config import is_requested
+from orthrus.server.state import state_router
 
 
 def api_keys(args: Namespace) -> tuple[str, ...]:
@@ -41,6 +29,7 @@ class OrthrusEndpoints:
             return
         from orthrus.server.embeddings import router
         from orthrus.server.guard import Guard
+        from orthrus.server.routes import check_first
         from orthrus.server.shutdown import why_unavailable
 
         app.add_middleware(
@@ -50,8 +39,10 @@ class OrthrusEndpoints:
             max_requests=args.max_open_requests,
             unavailable=lambda: why_unavailable(getattr(app.state, "orthrus_engine", None), args),
         )
+        check_first(app)
         app.include_router(router)
         app.include_router(state_router)
+        self._app = app
 
     async def init_state(self, engine_client: Any, app_state: Any, args: Namespace) -> None:
         if engine_client is None or not is_requested(args.additional_config):
@@ -62,6 +53,7 @@ class OrthrusEndpoints:
             limits_of,
             tokenize_for_shapes,
         )
+        from orthrus.server.handlers import install
         from orthrus.server.shutdown import watch
         from orthrus.server.tokens import MixedServingPooling, MixedServingScores
 
@@ -83,3 +75,4 @@ class OrthrusEndpoints:
         app_state.orthrus_limits = limits_of(engine_client.vllm_config, args.max_embedding_inputs)
         app_state.orthrus_engine = engine_client
         watch(engine_client, args)
+        install(self._app, engine_client, args)

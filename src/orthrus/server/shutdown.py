@@ -4,28 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
+
 from orthrus.engine.compat import GracefulHTTPError
+from orthrus.server.startup import descendants
 
 STOPPING = "the server is stopping; send the request to another one, or later"
+ENGINE_DIED = "the engine has died, and the server ends now; send the request to another one, or later"
 
 
 def watch(engine_client: Any, args: Namespace) -> None:
-    """Wrap the client's `shutdown`; call it in the server's event loop.
+    """Wrap the client's `shutdown` and the way its errors spread; call it in the server's event loop.
 
     `args.engine_failed` becomes true where the engine had died before anyone stopped it: the server ends in
     the same way in both cases (vLLM, entrypoints/launchers/launcher.py), and the client counts as dead then.
-    Requests that are open then fail with 503. vLLM leaves them waiting for an engine that has gone, and
-    its HTTP server waits for them, so that a stop under load would last until the clients give up.
+    Requests that are open then fail with 503. vLLM answers 500 for a dead engine, and leaves requests waiting
+    for one that was stopped; its HTTP server waits for them, so that a stop under load would last until the
+    clients give up. Calls to the engine itself (`call_utility_async`, as in /orthrus/state) would never end.
     """
     loop = asyncio.get_running_loop()
     shutdown = engine_client.shutdown
+    spread = engine_client.output_processor.propagate_error
+    engine_processes = descendants()
 
-    def answer_open_requests() -> None:
-        error = GracefulHTTPError(STOPPING, HTTPStatus.SERVICE_UNAVAILABLE)
-        engine_client.output_processor.propagate_error(error)
+    def fail_open_requests(_error: Exception | None = None) -> None:
+        reason = why_unavailable(engine_client, args) or ENGINE_DIED
+        spread(GracefulHTTPError(reason, HTTPStatus.SERVICE_UNAVAILABLE))
+        for call in list(engine_client.engine_core.utility_results.values()):
+            if not call.done():
+                call.set_exception(GracefulHTTPError(reason, HTTPStatus.SERVICE_UNAVAILABLE))
+        if reason is ENGINE_DIED:
+            # A worker notices that its engine has gone only between two steps, and a step can be long.
+            for process in engine_processes:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
     def watched_shutdown(*positional: Any, **named: Any) -> Any:
         if not hasattr(args, "engine_failed"):
@@ -34,8 +50,9 @@ def watch(engine_client: Any, args: Namespace) -> None:
             return shutdown(*positional, **named)
         finally:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(answer_open_requests)
+                loop.call_soon_threadsafe(fail_open_requests)
 
+    engine_client.output_processor.propagate_error = fail_open_requests
     engine_client.shutdown = watched_shutdown
 
 
@@ -44,5 +61,5 @@ def why_unavailable(engine_client: Any, args: Namespace) -> str | None:
     if hasattr(args, "engine_failed") and not args.engine_failed:
         return STOPPING
     if engine_client is not None and engine_client.errored:
-        return "the engine has died; the server ends now"
+        return ENGINE_DIED
     return None

@@ -40,15 +40,23 @@ def end_children(patience_s: float = 5) -> None:
 
     An engine that is still starting does not notice that the server has gone.
     """
-    ending = []
-    for child in psutil.Process().children(recursive=True):
+    ending = descendants()
+    for child in ending:
         with suppress(psutil.NoSuchProcess):
-            if RESOURCE_TRACKER not in " ".join(child.cmdline()):
-                child.terminate()
-                ending.append(child)
+            child.terminate()
     for child in psutil.wait_procs(ending, timeout=patience_s)[1]:
         with suppress(psutil.NoSuchProcess):
             child.kill()
+
+
+def descendants() -> list[psutil.Process]:
+    """The processes that this one and its children have started, but for Python's resource trackers."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if RESOURCE_TRACKER not in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def stop_at_once_while_the_engine_starts() -> None:

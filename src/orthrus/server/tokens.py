@@ -18,7 +18,6 @@ from orthrus.engine.compat import (
 from orthrus.engine.embedding import TOKEN_TASK
 
 NO_BUFFER = "token-level output is off; an operator turns it on with --pooling-buffer-tokens"
-SCORINGS = ("cosine", "maxsim")
 
 
 def refuse_nonfinite(results: Any, what: str, owners: list[int] | None = None) -> None:
@@ -40,7 +39,13 @@ class MixedServingPooling(ServingPooling):
 
     def _verify_pooling_task(self, request: Any) -> str:
         if getattr(request, "task", None) != TOKEN_TASK:
+            # vLLM refuses any `dimensions` here; ours have been checked, and the pooler takes them.
+            dimensions = getattr(request, "dimensions", None)
+            if dimensions is not None:
+                request.dimensions = None
             task: str = super()._verify_pooling_task(request)
+            if dimensions is not None:
+                request.dimensions = dimensions
             return task
         if TOKEN_TASK not in self.supported_tasks:
             raise VLLMValidationError(NO_BUFFER, parameter="task")
@@ -69,10 +74,6 @@ class MixedServingScores(ServingScores):
 
     def get_io_processor(self, request: Any) -> Any:
         scoring = (request.model_extra or {}).get("scoring") or "cosine"
-        if scoring not in SCORINGS:
-            raise VLLMValidationError(
-                f"scoring is {scoring!r:.60}; allowed: {', '.join(SCORINGS)}", parameter="scoring"
-            )
         if scoring not in self.io_processors:
             raise VLLMValidationError(NO_BUFFER, parameter="scoring")
         return self.io_processors[scoring]

@@ -1,0 +1,76 @@
+"""What vLLM's request models find wrong with a body, in one sentence.
+
+Pydantic gives a finding for each member of a union, with the members' names in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orthrus.server.errors import short
+
+SHOULD_BE = "Input should be "
+# FastAPI's first part of a finding's place.
+SOURCES = ("body", "query", "path", "header")
+
+
+def explain(errors: Sequence[Any], body: object) -> tuple[str, str]:
+    """The sentence, and the field of the request that it is about ("body" where it is none).
+
+    Of several findings the deepest ones about the first field that the request has count: they come from the
+    member of the union that fits best.
+    """
+    findings = [error for error in errors if isinstance(error, dict)]
+    if not findings:
+        return "; ".join(str(error) for error in errors) or "the request is not valid", "body"
+    for finding in findings:
+        if finding["type"] == "json_invalid":
+            reason = finding.get("ctx", {}).get("error", finding["msg"])
+            return f"the request body is not JSON: {reason} at character {finding['loc'][-1]}", "body"
+    placed = [(path, finding) for finding in findings if (path := _path(finding["loc"], body))]
+    if not placed:
+        return _about_the_whole(findings[0], body)
+    field = placed[0][0][0]
+    about = [(path, finding) for path, finding in placed if path[0] == field]
+    deepest = max((path for path, _ in about), key=len)
+    nearest = [finding for path, finding in about if path == deepest]
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in deepest)[1:]
+    if nearest[0]["type"] == "missing":
+        return f"{where}.{nearest[0]['loc'][-1]} is required", str(field)
+    return f"{where} is {short(nearest[0].get('input'))}; {_expected(nearest)}", str(field)
+
+
+def _path(loc: tuple[Any, ...], body: object) -> list[str | int]:
+    """The parts of a finding's place that are keys and indices of the body; others name union members."""
+    path: list[str | int] = []
+    value = body
+    for part in loc:
+        is_key = isinstance(value, dict) and isinstance(part, str) and part in value
+        # FastAPI's own "body" comes before any index.
+        is_index = bool(path) and isinstance(value, list) and isinstance(part, int) and part < len(value)
+        if not (is_key or is_index):
+            continue
+        value = value[part]  # type: ignore[index]
+        path.append(part)
+    return path
+
+
+def _expected(findings: list[Any]) -> str:
+    messages = list(dict.fromkeys(_message(finding) for finding in findings))
+    wanted = [message.removeprefix(SHOULD_BE) for message in messages if message.startswith(SHOULD_BE)]
+    return f"allowed: {' or '.join(wanted)}" if wanted else messages[0]
+
+
+def _about_the_whole(finding: Any, body: object) -> tuple[str, str]:
+    if not isinstance(body, dict):
+        return "the request body must be a JSON object", "body"
+    if finding["type"] != "missing":
+        return _message(finding), "body"
+    names = [part for part in finding["loc"] if isinstance(part, str) and part not in SOURCES]
+    return f"'{names[-1]}' is required", names[-1]
+
+
+def _message(finding: Any) -> str:
+    message: str = finding["msg"]
+    return message.removeprefix("Value error, ")

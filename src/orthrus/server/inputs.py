@@ -1,0 +1,111 @@
+"""What a request may give as its inputs: texts, token ids and chat messages, and how many of them."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from orthrus.server.errors import RequestError, is_int, short
+
+
+class InputLimits(Protocol):
+    """The limits that inputs are held against. Lengths are in tokens."""
+
+    @property
+    def max_model_len(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_inputs(self) -> int: ...
+
+
+def check_count(items: list[Any], field: str, limits: InputLimits) -> None:
+    """Refuse more than `max_inputs` items with status 422."""
+    if len(items) > limits.max_inputs:
+        raise RequestError(
+            f"{field} has {len(items)} items; at most {limits.max_inputs} are allowed in one request",
+            field,
+            status=422,
+        )
+
+
+def check_input(given: Any, limits: InputLimits, *, truncated: bool) -> None:
+    """Check the field `input`; `truncated`: too long an input is no error. Raises RequestError."""
+    if isinstance(given, str):
+        check_text(given, "input", "input")
+        return
+    if not isinstance(given, list):
+        raise RequestError(
+            f"input is {short(given)}; allowed: a string, a list of strings, a list of token ids, "
+            f"or a list of lists of token ids",
+            "input",
+        )
+    if not given:
+        raise RequestError("input is an empty list; give at least one text or token id", "input")
+    if all(isinstance(item, dict) for item in given):
+        _check_messages(given, "input")
+        return
+    if is_int(given[0]):
+        _check_token_ids(given, "input", limits, truncated=truncated)
+        return
+    check_count(given, "input", limits)
+    kind = type(given[0])
+    for i, item in enumerate(given):
+        _check_item(item, f"input[{i}]", kind, limits, truncated=truncated)
+
+
+def check_text(text: str, where: str, param: str) -> None:
+    """Refuse an empty text, and one that is no Unicode. Raises RequestError."""
+    if not text:
+        raise RequestError(f"{where} is an empty string; give at least one character", param)
+    check_unicode(text, where, param)
+
+
+def check_unicode(text: object, where: str, param: str) -> None:
+    """Refuse a string with a lone surrogate, which no tokenizer takes. Raises RequestError."""
+    if not isinstance(text, str):
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"{where} has a lone surrogate ({text[error.start]!r}) at character {error.start}; "
+            f"it is not valid Unicode text",
+            param,
+        ) from error
+
+
+def _check_item(item: Any, where: str, kind: type, limits: InputLimits, *, truncated: bool) -> None:
+    if not isinstance(item, str | list) or type(item) is not kind:
+        raise RequestError(
+            f"{where} is {short(item)}; all items must be strings, or all lists of token ids", "input"
+        )
+    if not item:
+        raise RequestError(f"{where} is empty; give at least one character or token id", "input")
+    if isinstance(item, str):
+        check_unicode(item, where, "input")
+    elif all(isinstance(message, dict) for message in item):
+        _check_messages(item, where)
+    else:
+        _check_token_ids(item, where, limits, truncated=truncated)
+
+
+def _check_messages(messages: list[dict[str, Any]], where: str) -> None:
+    for i, message in enumerate(messages):
+        if not isinstance(message.get("role"), str):
+            raise RequestError(f"{where}[{i}] is a chat message without a 'role'", "input")
+
+
+def _check_token_ids(ids: list[Any], where: str, limits: InputLimits, *, truncated: bool) -> None:
+    for i, token_id in enumerate(ids):
+        if not is_int(token_id) or not 0 <= token_id < limits.vocab_size:
+            raise RequestError(
+                f"{where}[{i}] is {short(token_id)}; token ids are whole numbers from 0 to "
+                f"{limits.vocab_size - 1}",
+                "input",
+            )
+    if not truncated and len(ids) > limits.max_model_len:
+        raise RequestError(
+            f"{where} has {len(ids)} tokens; this model takes at most {limits.max_model_len} "
+            f"(truncate_prompt_tokens cuts longer inputs)",
+            "input",
+        )
