@@ -19,6 +19,7 @@ from orthrus.bench.spec import Spec, SpecError, load_spec, parse_spec
 
 app = typer.Typer(help="Benchmarks of generation and embedding together.", no_args_is_help=True)
 app.command("pooling")(cli_bench_pooling.pooling)
+app.command("pooling-cost")(cli_bench_pooling.pooling_cost)
 app.command("prefix-reuse")(cli_bench_pooling.prefix_reuse)
 app.command("chunked")(cli_bench_pooling.chunked)
 
