@@ -9,28 +9,31 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from adapters import make_adapter
 from engine_driver import Job, assert_idle, embed, generate, pooled, run, tokens
 from safetensors.torch import load_file
 from test_checkpoint import write_files
 from transformers import AutoModelForCausalLM
 from vllm.lora.request import LoRARequest
 
+from orthrus.bench.adapters import random_adapter
+
 pytestmark = pytest.mark.engine
 
 LENGTHS = (1, 2, 3, 40, 129, 200)
+STRENGTH = 0.5
+"""Norm of an update relative to its weight's: so large that a wrong adapter cannot pass for the right one."""
 
 
 @pytest.fixture(scope="module")
 def instruct(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_adapter(tiny_model, tmp_path_factory.mktemp("instruct"), 8, 1)
+    folder = random_adapter(tiny_model, 8, tmp_path_factory.mktemp("instruct"), seed=1, strength=STRENGTH)
     write_files(folder, "lasttoken")
     return folder
 
 
 @pytest.fixture(scope="module")
 def plain(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_adapter(tiny_model, tmp_path_factory.mktemp("plain"), 8, 2)
+    return random_adapter(tiny_model, 8, tmp_path_factory.mktemp("plain"), seed=2, strength=STRENGTH)
 
 
 @pytest.fixture(scope="module")
