@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from orthrus import cli_bench_pooling
+from orthrus import cli_bench_isolation, cli_bench_pooling
 from orthrus.bench.overrides import override, parse_goodput
 from orthrus.bench.spec import Spec, SpecError, load_spec, parse_spec
 
@@ -22,6 +22,7 @@ app.command("pooling")(cli_bench_pooling.pooling)
 app.command("pooling-cost")(cli_bench_pooling.pooling_cost)
 app.command("prefix-reuse")(cli_bench_pooling.prefix_reuse)
 app.command("chunked")(cli_bench_pooling.chunked)
+app.command("isolation")(cli_bench_isolation.isolation)
 
 Seconds = Annotated[float | None, typer.Option(help="Length of every window, in place of the spec's.")]
 Prompts = Annotated[int | None, typer.Option(help="Requests of every window, in place of the spec's.")]

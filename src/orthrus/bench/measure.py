@@ -2,7 +2,8 @@
 
 A server's process tree is split in two: the engine (vLLM titles those processes `VLLM::...`: the scheduler
 and the workers) and the front end (HTTP, tokenizer, detokenizer). The engine's worker is bound to its
-device's core; on CPU a device's utilisation is the worker's processor time over the window.
+device's core; on CPU a device's utilisation is the worker's processor time over the window. Another engine
+(`Plan.peer`) does not say which of its threads compute, so there everything counts as worker.
 """
 
 from __future__ import annotations
@@ -61,8 +62,11 @@ class Usage:
     core_busy: dict[int, float]
 
 
-def tree_cost(pid: int, memory: bool = True) -> TreeCost:
-    """The cost so far of the process `pid` and its descendants; zeros if it has gone."""
+def tree_cost(pid: int, memory: bool = True, peer: bool = False) -> TreeCost:
+    """The cost so far of the process `pid` and its descendants; zeros if it has gone.
+
+    `peer`: all of them count as worker.
+    """
     cost = TreeCost()
     try:
         root = psutil.Process(pid)
@@ -73,9 +77,9 @@ def tree_cost(pid: int, memory: bool = True) -> TreeCost:
         with suppress(*GONE):
             seconds = sum(process.cpu_times()[:2])
             title = " ".join(process.cmdline()[:1])
-            if title.startswith("VLLM::"):
+            if peer or title.startswith("VLLM::"):
                 cost.engine_seconds += seconds
-                cost.worker_seconds += seconds if title.startswith("VLLM::Worker") else 0.0
+                cost.worker_seconds += seconds if peer or title.startswith("VLLM::Worker") else 0.0
             else:
                 cost.frontend_seconds += seconds
             if memory:
@@ -83,6 +87,10 @@ def tree_cost(pid: int, memory: bool = True) -> TreeCost:
                 cost.rss_bytes += info.rss
                 cost.pss_bytes += info.pss
     return cost
+
+
+def _cost(server: Running, memory: bool = True) -> TreeCost:
+    return tree_cost(server.process.pid, memory, server.plan.peer)
 
 
 class Meter:
@@ -99,7 +107,7 @@ class Meter:
 
     def begin(self) -> None:
         """Take the first readings."""
-        self._before = [tree_cost(server.process.pid, memory=False) for server in self._servers]
+        self._before = [_cost(server, memory=False) for server in self._servers]
         self._cores = psutil.cpu_times(percpu=True)
         self._begin = time.monotonic()
         self._thread.start()
@@ -107,13 +115,13 @@ class Meter:
     def end(self) -> Usage:
         """Take the last readings; call once."""
         seconds = time.monotonic() - self._begin
-        after = [tree_cost(server.process.pid, memory=False) for server in self._servers]
+        after = [_cost(server, memory=False) for server in self._servers]
         cores = psutil.cpu_times(percpu=True)
         self._stop.set()
         self._thread.join()
         uses = []
         for server, old, new in zip(self._servers, self._before, after, strict=True):
-            memory = tree_cost(server.process.pid)
+            memory = _cost(server)
             cost = TreeCost(
                 worker_seconds=new.worker_seconds - old.worker_seconds,
                 engine_seconds=new.engine_seconds - old.engine_seconds,
@@ -150,7 +158,7 @@ class Meter:
     def _worker_seconds(self) -> dict[int, float]:
         spent = dict.fromkeys(self._devices, 0.0)
         for server in self._servers:
-            spent[server.plan.device] += tree_cost(server.process.pid, memory=False).worker_seconds
+            spent[server.plan.device] += _cost(server, memory=False).worker_seconds
         return spent
 
 

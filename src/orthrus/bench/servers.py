@@ -17,6 +17,7 @@ import httpx
 import psutil  # type: ignore[import-untyped]
 
 from orthrus import preload
+from orthrus.bench.peers.command import PeerError, installed
 from orthrus.bench.topology import Plan
 
 STOP_SECONDS = 15.0
@@ -101,9 +102,13 @@ class Servers:
         inherited = {key: value for key, value in os.environ.items() if key not in OVERRIDDEN}
         for plan in self._plans:
             log = self._logs / f"{plan.name}.log"
+            try:
+                command = installed(plan.command, inherited) if plan.peer else plan.command
+            except PeerError as error:
+                raise ServerError(f"{plan.name} cannot be started: {error}") from error
             with log.open("wb") as output:
                 process = subprocess.Popen(
-                    plan.command,
+                    command,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 
+from orthrus.bench.peers.command import check_template
 from orthrus.bench.shapes import AnyWorkload, Dataset, Mix, Sessions, Strict, Trace, Workload
 
 
@@ -126,7 +127,7 @@ class Devices(Strict):
 
 TOPOLOGY = re.compile(
     r"^(dedicated:\d+\+\d+|colocated|unified-homo|unified-hetero|orthrus|disagg-pd"
-    r"|external:https?://[^,]+(,https?://[^,]+)?)$"
+    r"|external:https?://[^,]+(,https?://[^,]+)?|command:(?s:.*)\S(?s:.*))$"
 )
 
 
@@ -148,9 +149,18 @@ class Topology(Strict):
         if not TOPOLOGY.match(value):
             raise ValueError(
                 f"{value!r} is no topology; allowed: dedicated:K+M (K embed, M generate), colocated, "
-                "unified-homo, unified-hetero, orthrus, disagg-pd, external:GENERATE_URL[,EMBED_URL]"
+                "unified-homo, unified-hetero, orthrus, disagg-pd, external:GENERATE_URL[,EMBED_URL], "
+                "command:SERVER_COMMAND"
             )
         return value
+
+    @model_validator(mode="after")
+    def _startable(self) -> Topology:
+        if self.topology.startswith("command:"):
+            if not self.label:
+                raise ValueError("a command: topology needs a label")
+            check_template(self.topology.removeprefix("command:"))
+        return self
 
     @property
     def name(self) -> str:

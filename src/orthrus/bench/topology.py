@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orthrus.bench.peers.command import filled
 from orthrus.bench.shapes import Workload
 from orthrus.bench.spec import Devices, Server, SpecError, Topology
 
@@ -30,6 +31,8 @@ class Plan:
     command: tuple[str, ...]
     env: dict[str, str]
     port: int
+    peer: bool = False
+    """Another engine's own command: `${NAME}` in it is of our environment; its processes are all engine."""
 
     @property
     def url(self) -> str:
@@ -96,6 +99,8 @@ def layout(
     elif kind == "colocated":
         for device in devices.ids:
             plans += [make.stock(device, "embed", 2), make.stock(device, "generate", 2)]
+    elif kind.startswith("command:"):
+        plans = [make.peer(device, kind.removeprefix("command:")) for device in devices.ids]
     elif kind == "disagg-pd":
         if scratch is None:
             raise ValueError("disagg-pd needs a scratch folder")
@@ -155,6 +160,20 @@ class _Maker:
         """An Orthrus server, alone on its device, for both kinds."""
         flags = (f"--policy={policy}", f"--pooling={self.server.pooling}")
         return self._plan(device, ("embed", "generate"), "orthrus.server.command", flags, 1)
+
+    def peer(self, device: int, template: str) -> Plan:
+        """Another engine's server for both kinds, by its own command; our vLLM flags are not for it."""
+        port = self.ports()
+        values = {"port": str(port), "device": str(device), "model": self.model}
+        return Plan(
+            name=f"embed+generate-on-{self.devices.kind}{device}",
+            device=device,
+            roles=("embed", "generate"),
+            command=(*filled(template, values), *self.topology.flags),
+            env=dict(self.server.env),
+            port=port,
+            peer=True,
+        )
 
     def _plan(
         self, device: int, roles: tuple[str, ...], module: str, flags: tuple[str, ...], sharing: int
