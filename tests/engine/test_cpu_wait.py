@@ -51,10 +51,17 @@ def test_stock_vllm_spins_after_a_read(pair: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.usefixtures("stock_wait")
-def test_a_reader_sleeps_until_it_is_notified(pair: tuple[Any, Any]) -> None:
+def test_after_a_read_a_reader_naps_and_looks_again(pair: tuple[Any, Any]) -> None:
+    cpu_wait.install()
+    cpu_wait.install()
+    pair[1].wait(timeout_ms=60_000)  # nobody notifies; the test's time limit would end a longer wait
+
+
+@pytest.mark.usefixtures("stock_wait")
+def test_later_a_reader_sleeps_until_it_is_notified(pair: tuple[Any, Any]) -> None:
     writer, reader = pair
     cpu_wait.install()
-    cpu_wait.install()
+    reader.last_read -= 2 * cpu_wait.SPIN_SECONDS
     woken = threading.Event()
     sleeper = threading.Thread(target=lambda: (reader.wait(timeout_ms=60_000), woken.set()))
     sleeper.start()
@@ -68,6 +75,7 @@ def test_a_reader_sleeps_until_it_is_notified(pair: tuple[Any, Any]) -> None:
 def test_a_notification_before_the_wait_is_not_lost(pair: tuple[Any, Any]) -> None:
     writer, reader = pair
     cpu_wait.install()
+    reader.last_read -= 2 * cpu_wait.SPIN_SECONDS
     writer.notify()
     reader.wait(timeout_ms=60_000)
 

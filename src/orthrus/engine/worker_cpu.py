@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from orthrus.engine import cpu_wait, lora_cpu
 from orthrus.engine.compat import CPUModelRunner
 from orthrus.engine.compat import CPUWorker as VllmCPUWorker
@@ -22,10 +20,6 @@ class CPUWorker(WorkerIntegrity, VllmCPUWorker):
 
     def init_device(self) -> None:
         lora_cpu.install()
+        cpu_wait.install()
         super().init_device()
         MixedCPUModelRunner.adopt(self.model_runner)
-
-    def compile_or_warm_up_model(self) -> Any:
-        times = super().compile_or_warm_up_model()
-        cpu_wait.install()
-        return times
