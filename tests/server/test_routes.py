@@ -77,3 +77,15 @@ def test_a_wrong_value_is_one_sentence(client, path, body, field):
     assert "\n" not in error["message"]
     assert error["message"].startswith(f"{field}")
     assert "allowed: " in error["message"]
+
+
+@EVERY_ROUTE
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"", ""), (b"[1]", "must be a JSON object"), (b'{"a":', "is not JSON")]
+)
+def test_a_body_that_is_no_object_is_one_sentence(client, path, content, said):
+    response = client.post(path, content=content, headers={"content-type": "application/json"})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "body")
+    assert said in error["message"]
+    assert "\n" not in error["message"]

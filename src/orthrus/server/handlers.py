@@ -43,3 +43,5 @@ def install(app: FastAPI, engine_client: Any, args: Namespace) -> None:
 
     app.add_exception_handler(RequestValidationError, on_wrong_body)
     app.add_exception_handler(VLLMError, on_vllm_error)
+    # The SageMaker standards have built the stack already, with the handlers of vLLM alone.
+    app.middleware_stack = app.build_middleware_stack()

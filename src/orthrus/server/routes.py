@@ -43,8 +43,10 @@ def check_first(app: FastAPI) -> None:
 
 def _checked(check: Check) -> Callable[[Request], Awaitable[None]]:
     async def checked(raw_request: Request) -> None:
-        body = await raw_request.json()  # FastAPI has parsed it, and validates this very object next
         try:
+            if not await raw_request.body():
+                raise RequestError("the request body is empty; a JSON object is required", "body")
+            body = await raw_request.json()  # FastAPI has parsed it, and validates this very object next
             request = check(body, raw_request.app.state.orthrus_limits)
         except RequestError as error:
             raise_refusal(error)
