@@ -45,7 +45,10 @@ class FakeGenerator:
     """Tells from another thread, as the real one; the prompt's first id says what."""
 
     def __init__(self):
-        self.seen = []
+        self.seen, self.cancelled = [], []
+
+    def cancel(self, generation):
+        self.cancelled.append(generation)
 
     def submit(self, generation):
         self.seen.append(generation)
@@ -119,7 +122,7 @@ def test_a_stream_has_a_chunk_for_each_token_then_the_end_and_usage(client, gene
     assert usage["usage"] == {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
     assert done == "[DONE]"
     assert generator.seen[0].settings == {"max_new_tokens": 3, "ignore_eos": True, "do_sample": False}
-    assert generator.seen[0].cancelled  # tells the pipeline's thread that nobody listens any more
+    assert generator.cancelled == generator.seen  # nobody listens any more
 
 
 def test_a_plain_completion(client, generator):

@@ -30,9 +30,10 @@ class Embeds(Protocol):
 
 
 class Generates(Protocol):
-    """`submit` queues a generation."""
+    """`submit` starts a generation; `cancel` ends it, if it has not ended."""
 
     def submit(self, generation: Generation) -> None: ...
+    def cancel(self, generation: Generation) -> None: ...
 
 
 class Codes(Protocol):
@@ -144,7 +145,7 @@ class Api:
                     raise RuntimeError(str(news)) from news
                 yield news
         finally:
-            generation.cancelled = True
+            self._generator.cancel(generation)
 
     async def _read(self, request: Request, kind: type[B]) -> B:
         try:

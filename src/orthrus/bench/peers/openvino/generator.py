@@ -1,130 +1,99 @@
-"""GenAI's continuous batching pipeline on a thread of its own; token ids go to whoever asked for them."""
+"""The HTTP side of the pipeline's process: requests go in, token ids come back to whoever asked for them."""
 
 from __future__ import annotations
 
-import os
-import queue
+import itertools
+import multiprocessing
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from orthrus.bench.peers.openvino.extra import AdapterError
+from orthrus.bench.peers.openvino.pipeline import work
 
-from orthrus.bench.peers.openvino.extra import load
+GONE = "the pipeline's process has ended"
+STOP_SECONDS = 10.0
 
 
 @dataclass(eq=False)
 class Generation:
-    """One request. `tell` hears new token ids, then None at the end or the exception that ended it.
+    """One request. `tell` hears new token ids, then None at the end or the failure that ended it.
 
-    It is called on the pipeline's thread. `cancelled` may be set by anyone at any time.
+    It is called on a thread of the generator.
     """
 
     prompt: Sequence[int]
     settings: dict[str, Any]
     tell: Callable[[list[int] | Exception | None], None]
-    cancelled: bool = False
-    handle: Any = field(default=None, repr=False)
+    number: int = 0
 
 
 class Generator:
-    """Steps the pipeline while anything is open, and sleeps otherwise."""
+    """Starts the pipeline's process and talks to it. All methods are for one thread."""
 
-    def __init__(self, folder: Path, cores: Sequence[int], properties: dict[str, Any], kv_gib: int) -> None:
-        """`folder` holds the exported model and tokenizer; returns once the pipeline is ready."""
-        self._queue: queue.SimpleQueue[Generation | None] = queue.SimpleQueue()
-        ready: Future[None] = Future()
-        self._thread = threading.Thread(
-            target=self._run, args=(ready, folder, cores, properties, kv_gib), daemon=True, name="generator"
-        )
-        self._thread.start()
-        ready.result()
-
-    def submit(self, generation: Generation) -> None:
-        """Queue a generation; its `tell` hears all that follows."""
-        self._queue.put(generation)
-
-    def close(self) -> None:
-        """End the thread; open generations are dropped."""
-        self._queue.put(None)
-        self._thread.join()
-
-    def _run(
+    def __init__(
         self,
-        ready: Future[None],
         folder: Path,
         cores: Sequence[int],
         properties: dict[str, Any],
         kv_gib: int,
+        target: Callable[..., None] = work,
     ) -> None:
+        """Returns once the pipeline is ready; AdapterError says why it could not be made."""
+        context = multiprocessing.get_context("spawn")
+        self._connection, there = context.Pipe()
+        self._process = context.Process(
+            target=target, args=(there, folder, list(cores), properties, kv_gib), daemon=True
+        )
+        self._process.start()
+        there.close()
         try:
-            os.sched_setaffinity(0, cores)
-            self._genai = load("openvino_genai")
-            self._tensor = load("openvino").Tensor
-            scheduler = self._genai.SchedulerConfig()
-            scheduler.cache_size = kv_gib
-            self._pipeline = self._genai.ContinuousBatchingPipeline(
-                str(folder), scheduler, "CPU", properties, {}
-            )
-        except Exception as error:  # noqa: BLE001  (whatever it is, the starter must hear it)
-            ready.set_exception(error)
-            return
-        ready.set_result(None)
-        running: list[Generation] = []
-        next_id = 0
-        while True:
-            try:
-                arrived = self._queue.get(block=not running)
-            except queue.Empty:
-                running = self._step(running)
-                continue
-            if arrived is None:
-                return
-            next_id += 1
-            if self._admit(arrived, next_id):
-                running.append(arrived)
+            wrong = self._connection.recv()
+        except EOFError:
+            wrong = GONE
+        if wrong is not None:
+            self._process.join()
+            raise AdapterError(f"the generation pipeline of {folder} cannot be made: {wrong}")
+        self._numbers = itertools.count(1)
+        self._open: dict[int, Generation] = {}
+        self._thread = threading.Thread(target=self._listen, daemon=True, name="generator")
+        self._thread.start()
 
-    def _admit(self, generation: Generation, number: int) -> bool:
-        config = self._pipeline.get_config()  # the checkpoint's own, with its end-of-text token
-        config.update_generation_config(**generation.settings)
-        ids = self._tensor(np.asarray([generation.prompt], dtype=np.int64))
+    def submit(self, generation: Generation) -> None:
+        """Send a generation off; its `tell` hears all that follows."""
+        generation.number = next(self._numbers)
+        self._open[generation.number] = generation
         try:
-            generation.handle = self._pipeline.add_request(number, ids, config)
-        except RuntimeError as error:
-            generation.tell(error)
-            return False
-        return True
+            self._connection.send((generation.number, generation.prompt, generation.settings))
+        except OSError:
+            self._answer(generation.number, GONE)
 
-    def _step(self, running: list[Generation]) -> list[Generation]:
-        """One iteration of the pipeline; returns what is still open."""
-        gone = [generation for generation in running if generation.cancelled]
-        for generation in gone:
-            generation.handle.cancel()  # this step frees its blocks
-        running = [generation for generation in running if generation not in gone]
+    def cancel(self, generation: Generation) -> None:
+        """Forget a generation, if it has not ended; its `tell` hears no more."""
+        if self._open.pop(generation.number, None) is not None and self._process.is_alive():
+            self._connection.send((generation.number, None, None))
+
+    def close(self) -> None:
+        """End the process; open generations are dropped."""
+        self._process.terminate()
+        self._process.join(STOP_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._thread.join()
+        self._connection.close()
+
+    def _listen(self) -> None:
         try:
-            self._pipeline.step()
-        except RuntimeError as error:
-            for generation in running:
-                generation.handle.cancel()
-                generation.tell(error)
-            return []
-        return [generation for generation in running if self._tell(generation)]
+            while True:
+                self._answer(*self._connection.recv())
+        except (EOFError, ConnectionResetError):
+            for number in list(self._open):
+                self._answer(number, GONE)
 
-    def _tell(self, generation: Generation) -> bool:
-        """Pass on what is new; returns whether more will come."""
-        states = self._genai.GenerationStatus
-        # Asked before reading: what came with the end is then read too.
-        status = generation.handle.get_status()
-        while generation.handle.can_read():
-            for output in generation.handle.read().values():
-                generation.tell(list(output.generated_ids))
-        if status == states.RUNNING:
-            return True
-        if status == states.IGNORED:
-            generation.tell(RuntimeError("the prompt does not fit into the KV cache"))
-        else:
-            generation.tell(None)
-        return False
+    def _answer(self, number: int, news: list[int] | str | None) -> None:
+        generation = self._open.get(number) if isinstance(news, list) else self._open.pop(number, None)
+        if generation is not None:
+            generation.tell(RuntimeError(news) if isinstance(news, str) else news)
