@@ -2,6 +2,7 @@ import base64
 import json
 import threading
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
@@ -37,6 +38,8 @@ class FakeStream:
 class FakeEmbedder:
     def submit(self, batch):
         done = Future()
+        if batch[0][0] == 13:
+            raise BrokenProcessPool("the embedder died")
         done.set_result(np.array([[len(ids), ids[0]] for ids in batch], dtype=np.float32))
         return done
 
@@ -142,6 +145,8 @@ def test_a_failing_pipeline_is_an_error_in_the_stream_or_a_status(client):
     assert error["error"]["message"] == "the pipeline died"
     answer = client.post("/v1/completions", json=body)
     assert (answer.status_code, answer.json()["error"]["message"]) == (500, "the pipeline died")
+    answer = client.post("/v1/embeddings", json={"model": "tiny", "input": [13]})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (500, "the embedder died")
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from contextlib import closing
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -59,15 +62,16 @@ def run(
     from orthrus.bench.peers.openvino.generator import Generator
     from orthrus.bench.peers.openvino.text import Text
 
-    text = Text(folder / GENERATE)
-    embedder = Embedder(folder / EMBED, cores, settings)
-    generator = Generator(folder / GENERATE, cores, settings, kv_cache_gib)
-    try:
-        app = Api(name, embedder, generator, text).app()
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)  # uvicorn stops first, then raises the signal again
+    with (
+        closing(Embedder(folder / EMBED, cores, settings)) as embedder,
+        closing(Generator(folder / GENERATE, cores, settings, kv_cache_gib)) as generator,
+    ):
+        app = Api(name, embedder, generator, Text(folder / GENERATE)).app()
         uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
-    finally:
-        generator.close()
-        embedder.close()
 
 
 if __name__ == "__main__":

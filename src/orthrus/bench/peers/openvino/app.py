@@ -84,7 +84,10 @@ class Api:
     async def _embeddings(self, request: Request) -> Response:
         body = await self._read(request, Embedding)
         batch = [self._ids(item) for item in body.inputs()]
-        vectors = await asyncio.wrap_future(self._embedder.submit(batch))
+        try:
+            vectors = await asyncio.wrap_future(self._embedder.submit(batch))
+        except RuntimeError as error:
+            raise RefusedError(500, str(error)) from error
         encode = _base64 if body.encoding_format == "base64" else _floats
         data = [
             {"object": "embedding", "index": index, "embedding": encode(vector)}

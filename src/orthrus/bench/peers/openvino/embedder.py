@@ -1,4 +1,4 @@
-"""Mean-pooled, normalised vectors from an exported model, one request after another, in a thread of its own.
+"""Mean-pooled, normalised vectors from an exported model, one request after another.
 
 GenAI's TextEmbeddingPipeline takes text only, and leaves `position_ids` of an exported decoder unset: NaN, or
 another vector at every call. A benchmark sends token ids, so the runtime runs the model, positions set.
@@ -7,8 +7,11 @@ another vector at every call. A benchmark sends token ids, so the runtime runs t
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +49,11 @@ def pooled(hidden: Floats, batch: Sequence[Sequence[int]]) -> Floats:
     return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
 
 
-class Embedder:
-    """Runs the model on its own thread, bound to `cores`; requests wait their turn, in order."""
+class Model:
+    """The exported encoder, compiled for one request at a time."""
 
-    def __init__(self, folder: Path, cores: Sequence[int], properties: dict[str, Any]) -> None:
-        """`folder` holds openvino_model.xml; returns once the model is compiled."""
-        # OpenVINO's threads inherit the binding of the one that compiles; the HTTP front end stays free.
-        self._thread = ThreadPoolExecutor(1, "embedder", os.sched_setaffinity, (0, cores))
-        self._thread.submit(self._compile, folder, properties).result()
-
-    def _compile(self, folder: Path, properties: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, properties: dict[str, Any]) -> None:
+        """`folder` holds openvino_model.xml."""
         core = load("openvino").Core()
         served = {key: value for key, value in properties.items() if key != "KV_CACHE_PRECISION"}
         self._request = core.compile_model(
@@ -63,14 +61,55 @@ class Embedder:
         ).create_infer_request()
         self._names = [port.any_name for port in self._request.model_inputs]
 
-    def submit(self, batch: Sequence[Sequence[int]]) -> Any:
-        """A future of the vectors [n, d] float32 of token-id sequences, none of them empty."""
-        return self._thread.submit(self._embed, batch)
-
-    def _embed(self, batch: Sequence[Sequence[int]]) -> Floats:
+    def embed(self, batch: Sequence[Sequence[int]]) -> Floats:
+        """Vectors [n, d] float32 of token-id sequences, none of them empty."""
         self._request.infer(model_inputs(batch, self._names))
         return pooled(self._request.get_output_tensor(0).data, batch)
 
+
+_served: list[Any] = []
+"""The model of an embedder's process, once it has started."""
+
+
+def _start(make: Callable[..., Any], folder: Path, cores: Sequence[int], properties: dict[str, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the HTTP process, which ends this one
+    # Before OpenVINO is loaded: all of its threads inherit it, and those of the HTTP process stay free.
+    os.sched_setaffinity(0, cores)
+    _served.append(make(folder, properties))
+
+
+def _embed(batch: Sequence[Sequence[int]]) -> Floats:
+    vectors: Floats = _served[0].embed(batch)
+    return vectors
+
+
+def _ready() -> None:
+    """Runs once the model is compiled."""
+
+
+class Embedder:
+    """The model in a process of its own, bound to `cores`; requests wait their turn, in order."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cores: Sequence[int],
+        properties: dict[str, Any],
+        make: Callable[..., Any] = Model,
+    ) -> None:
+        """Returns once the model is compiled; AdapterError when it cannot be (the process has said why)."""
+        self._pool = ProcessPoolExecutor(
+            1, get_context("spawn"), initializer=_start, initargs=(make, folder, list(cores), properties)
+        )
+        try:
+            self._pool.submit(_ready).result()
+        except BrokenProcessPool as error:
+            raise AdapterError(f"the embedding model of {folder} cannot be loaded") from error
+
+    def submit(self, batch: Sequence[Sequence[int]]) -> Future[Floats]:
+        """A future of the vectors [n, d] float32 of token-id sequences, none of them empty."""
+        return self._pool.submit(_embed, batch)
+
     def close(self) -> None:
-        """Drop what waits, and end the thread."""
-        self._thread.shutdown(cancel_futures=True)
+        """Drop what waits, and end the process."""
+        self._pool.shutdown(cancel_futures=True)
