@@ -1,12 +1,15 @@
 # Every target first builds .venv from requirements/cpu.lock, or finds it current (under a second).
 # Variables: PYTHON       a Python 3.11 or 3.12 to build .venv with (found by itself)
 #            TORCH_INDEX  PyTorch's CPU wheel index, if pip's own indexes lack torch's CPU build
+#            WORKERS      test processes side by side (each may hold an engine: about 3 GiB)
 #            ARGS         further arguments for the command, as in: make test ARGS="tests/policy -x"
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' >/dev/null 2>&1 \
 	&& echo $$p && break; done)
 BIN := .venv/bin
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: help venv demo test test-fast lint format relock clean distclean
 .DEFAULT_GOAL := help
@@ -24,10 +27,10 @@ demo: venv ## one engine chats and embeds, on a real model
 
 test: venv ## every test, those on the real engine included
 	@$(BIN)/orthrus models get smollm2
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 test-fast: venv ## the tests that start no engine
-	@$(BIN)/python -m pytest -m "not engine" $(ARGS)
+	@$(PYTEST) -m "not engine" $(ARGS)
 
 lint: venv ## ruff, the formatter's check and mypy
 	@$(BIN)/ruff check .

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
+
+# A shell starts its background jobs with SIGINT ignored, and every process here would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FOLDERS = {Path(__file__).parent / name for name in ("engine", "server")}
 FIXTURES = {"engine", "stock_engine", "sample_model", "tiny_model", "server", "fragile"}
