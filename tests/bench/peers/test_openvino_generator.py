@@ -11,6 +11,7 @@ from orthrus.bench.peers.openvino.extra import AdapterError
 from orthrus.bench.peers.openvino.generator import GONE, Generation, Generator
 from orthrus.bench.peers.openvino.pipeline import Pipeline
 
+ALL_CORES = os.sched_getaffinity(0)
 STATES = types.SimpleNamespace(RUNNING=0, FINISHED=1, IGNORED=2, CANCEL=3)
 
 
@@ -136,13 +137,15 @@ def test_a_cancelled_generation_leaves_the_pipeline(served):
     assert served.inner.handles[0].status == STATES.CANCEL
 
 
-def echo(connection, folder, cores, properties, kv_gib):
-    """A pipeline's process that answers with the prompt; 99 ends it, 98 never ends."""
+def echo(connection, folder, properties, kv_gib):
+    """A pipeline's process that answers with the prompt; 99 ends it, 98 never ends, 97 asks for its cores."""
     connection.send(None)
     number, prompt, _ = connection.recv()
     while True:
         if prompt == [99]:
             os._exit(1)
+        if prompt == [97]:
+            prompt = sorted(os.sched_getaffinity(0))
         if prompt is not None:
             connection.send((number, prompt))
             if prompt != [98]:
@@ -150,11 +153,11 @@ def echo(connection, folder, cores, properties, kv_gib):
         number, prompt, _ = connection.recv()
 
 
-def broken(connection, folder, cores, properties, kv_gib):
+def broken(connection, folder, properties, kv_gib):
     connection.send("ValueError: no such model")
 
 
-def dying(connection, folder, cores, properties, kv_gib):
+def dying(connection, folder, properties, kv_gib):
     os._exit(3)
 
 
@@ -177,6 +180,16 @@ def test_each_generation_hears_its_own_answer(generator):
     first, second = start(generator, [1, 2])[1], start(generator, [3])[1]
     assert [first.get(timeout=30), first.get(timeout=30)] == [[1, 2], None]
     assert [second.get(timeout=30), second.get(timeout=30)] == [[3], None]
+
+
+def test_the_process_is_bound_and_its_starter_is_not(generator):
+    assert start(generator, [97])[1].get(timeout=30) == [0]
+    assert os.sched_getaffinity(0) == ALL_CORES
+
+
+def test_a_core_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(AdapterError, match=r"--cores \[99999\]: this machine allows"):
+        Generator(tmp_path, [99999], {}, 1, echo)
 
 
 def test_a_cancelled_generation_hears_no_more(generator):

@@ -6,7 +6,6 @@ another vector at every call. A benchmark sends token ids, so the runtime runs t
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from orthrus.bench.peers.openvino.extra import AdapterError, load
+from orthrus.bench.peers.openvino.extra import AdapterError, bound, load
 
 Floats = npt.NDArray[np.float32]
 
@@ -71,10 +70,8 @@ _served: list[Any] = []
 """The model of an embedder's process, once it has started."""
 
 
-def _start(make: Callable[..., Any], folder: Path, cores: Sequence[int], properties: dict[str, Any]) -> None:
+def _start(make: Callable[..., Any], folder: Path, properties: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the HTTP process, which ends this one
-    # Before OpenVINO is loaded: all of its threads inherit it, and those of the HTTP process stay free.
-    os.sched_setaffinity(0, cores)
     _served.append(make(folder, properties))
 
 
@@ -99,10 +96,11 @@ class Embedder:
     ) -> None:
         """Returns once the model is compiled; AdapterError when it cannot be (the process has said why)."""
         self._pool = ProcessPoolExecutor(
-            1, get_context("spawn"), initializer=_start, initargs=(make, folder, list(cores), properties)
+            1, get_context("spawn"), initializer=_start, initargs=(make, folder, properties)
         )
         try:
-            self._pool.submit(_ready).result()
+            with bound(cores):
+                self._pool.submit(_ready).result()
         except BrokenProcessPool as error:
             raise AdapterError(f"the embedding model of {folder} cannot be loaded") from error
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -40,10 +43,28 @@ def check_model(folder: Path) -> None:
             )
 
 
+@contextmanager
+def bound(cores: Sequence[int]) -> Iterator[None]:
+    """Processes started inside are bound to `cores` from their first thread on; the caller is freed after it.
+
+    A process that binds itself later is too late: OpenVINO's threading takes the union of the cores that any
+    thread of its process may use, and binds its own threads to that.
+    """
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, cores)
+    except OSError as error:
+        raise AdapterError(f"--cores {cores}: this machine allows {sorted(before)}") from error
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def properties(dtype: str, cores: int) -> dict[str, Any]:
     """OpenVINO's properties for one stream of `cores` threads that computes, and keeps its cache, in `dtype`.
 
-    The KV cache is 8-bit unless told otherwise. Pinning is ours: the calling thread's affinity.
+    The KV cache is 8-bit unless told otherwise. Binding is ours (`bound`).
     AdapterError for a dtype that is not in PRECISIONS.
     """
     if dtype not in PRECISIONS:

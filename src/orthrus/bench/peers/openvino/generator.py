@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orthrus.bench.peers.openvino.extra import AdapterError
+from orthrus.bench.peers.openvino.extra import AdapterError, bound
 from orthrus.bench.peers.openvino.pipeline import work
 
 GONE = "the pipeline's process has ended"
@@ -44,10 +44,9 @@ class Generator:
         """Returns once the pipeline is ready; AdapterError says why it could not be made."""
         context = multiprocessing.get_context("spawn")
         self._connection, there = context.Pipe()
-        self._process = context.Process(
-            target=target, args=(there, folder, list(cores), properties, kv_gib), daemon=True
-        )
-        self._process.start()
+        self._process = context.Process(target=target, args=(there, folder, properties, kv_gib), daemon=True)
+        with bound(cores):
+            self._process.start()
         there.close()
         try:
             wrong = self._connection.recv()

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -20,16 +19,13 @@ from orthrus.bench.peers.openvino.extra import load
 Handles = dict[int, Any]
 
 
-def work(
-    connection: Connection, folder: Path, cores: Sequence[int], properties: dict[str, Any], kv_gib: int
-) -> None:
+def work(connection: Connection, folder: Path, properties: dict[str, Any], kv_gib: int) -> None:
     """Serve `connection` until it ends. First goes out None (ready), or what was wrong as a string.
 
     In come (number, prompt, settings) for a generation and (number, None, None) to cancel one; out go
     (number, token ids), then (number, None) at its end, or (number, string) for the failure that ended it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the HTTP process, which ends this one
-    os.sched_setaffinity(0, cores)
     try:
         pipeline = Pipeline(connection, folder, properties, kv_gib)
     except Exception as error:  # noqa: BLE001  (whatever it is, the starter must hear it)
