@@ -240,7 +240,7 @@ def bring_up_to_date(environment: Environment) -> None:
     if status:
         explain(errors, "Orthrus itself")
     environment.stamp.write_text(environment.digest(version) + "\n")
-    say(f".venv is ready ({time.monotonic() - started:.0f} s)")
+    say(f".venv is ready ({time.monotonic() - started:.0f} s); to use it: source .venv/bin/activate")
 
 
 def main() -> int:

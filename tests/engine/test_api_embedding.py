@@ -108,7 +108,7 @@ async def test_the_async_calls_agree_beside_a_generation(api: Engine) -> None:
         ({"spans": [(0, 1)], "span_unit": "char"}, ValueError, "needs inputs that are text"),
         ({"spans": [(0, 1)], "long_input": "split"}, ValueError, "combined with long_input"),
         ({"overlap": 3}, ValueError, "without long_input 'split'"),
-        ({"long_input": "split", "overlap": LENGTH}, ValueError, "allowed: 0 to 127"),
+        ({"long_input": "split", "overlap": LENGTH}, ValueError, "allowed: 0 to 64"),
         ({"overlaps": 3}, TypeError, "'overlaps'; allowed: .*overlap"),
     ],
 )

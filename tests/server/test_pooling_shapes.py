@@ -112,7 +112,7 @@ def test_spans_take_head_dimensions_and_normalize(client: httpx.Client, hidden: 
         ({"spans": [[0, 1]], "long_input": "split"}, "spans", "combined with long_input"),
         ({"spans": [[0, 1]], "pooling": "buffered"}, "spans", "mean, weighted_mean, cls and last only"),
         ({"long_input": "cut"}, "long_input", "allowed: refuse, split"),
-        ({"long_input": "split", "overlap": LENGTH}, "overlap", f"allowed: 0 to {LENGTH - 1}"),
+        ({"long_input": "split", "overlap": LENGTH}, "overlap", f"allowed: 0 to {LENGTH // 2}"),
         ({"overlap": 3}, "overlap", "without long_input 'split'"),
         ({"long_input": "split", "truncate_prompt_tokens": 5}, "long_input", "drop truncate_prompt_tokens"),
     ],
@@ -154,6 +154,15 @@ def test_split_truncates_and_scales_the_average(client: httpx.Client, hidden: An
     mean = (128 * hidden(long[:128]).mean(0) + 72 * hidden(long[128:]).mean(0)) / 200
     np.testing.assert_allclose(got, mean[:8], atol=2e-4)
     assert abs(np.linalg.norm(embed(client, long, long_input="split", dimensions=8)) - 1) < 1e-5
+
+
+def test_what_would_become_too_many_vectors_or_windows_is_refused(client: httpx.Client) -> None:
+    many = {"model": "tiny", "input": ids(6, 100), "spans": [[0, 1]] * 2049}
+    response = client.post("/v1/embeddings", json=many)
+    assert response.status_code == 422, response.text
+    assert "2049 spans in one request; at most 2048 are allowed" in response.json()["error"]["message"]
+    long = ids(7, 2049 * LENGTH)
+    assert "into 2049 windows; at most 2048" in refused(client, input=long, long_input="split")["message"]
 
 
 def test_without_split_a_long_input_is_refused(client: httpx.Client) -> None:

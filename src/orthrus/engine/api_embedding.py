@@ -97,7 +97,7 @@ class Embedder:
             model = self._llm.model_config
             if inputs.params.use_activation is None:
                 inputs.params.use_activation = model.pooler_config.use_activation
-            context.cut = Windows.of(context, model.max_model_len, inputs.overlap)
+            context.cut = Windows.of(context, model.max_model_len, inputs.overlap, self.limits.max_inputs)
         return context
 
     async def _run(

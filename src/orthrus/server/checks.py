@@ -50,7 +50,7 @@ def check_embedding(body: object, limits: EmbeddingLimits, route: str = EMBEDDIN
     _check_normalize(request)
     check_dimensions(request, limits)
     check_truncation(request, limits)
-    check_shapes(request, limits.max_model_len)
+    check_shapes(request, limits.max_model_len, limits.max_inputs)
     messages = request.get("messages")
     if isinstance(messages, list) and any(isinstance(item, list) for item in messages):  # several chats
         check_count(messages, "messages", limits)

@@ -69,7 +69,12 @@ def _extra(ctx: Any) -> dict[str, Any]:
 
 
 class MixedServingEmbedding(ServingEmbedding):
-    """vLLM's handler (entrypoints/pooling/embed/serving.py) with spans and windows, and without NaN."""
+    """vLLM's handler (entrypoints/pooling/embed/serving.py) with spans and windows, and without NaN.
+
+    `max_windows` bounds the windows of a request with long inputs; the server's start sets it.
+    """
+
+    max_windows: int
 
     async def _preprocessing(self, io_processor: Any, ctx: Any) -> None:
         await super()._preprocessing(io_processor, ctx)
@@ -81,7 +86,9 @@ class MixedServingEmbedding(ServingEmbedding):
         if splits(extra):
             if ctx.pooling_params.use_activation is None:
                 ctx.pooling_params.use_activation = self.model_config.pooler_config.use_activation
-            ctx.orthrus_windows = Windows.of(ctx, self.max_model_len, extra.get("overlap", 0))
+            ctx.orthrus_windows = Windows.of(
+                ctx, self.max_model_len, extra.get("overlap", 0), self.max_windows
+            )
         if SPANS_KEY in extra:
             most = OrthrusConfig.of(self.vllm_config).max_spans
             spans.attach(ctx.engine_inputs, extra[SPANS_KEY], extra.get("span_unit") == "char", most)

@@ -61,6 +61,7 @@ class OrthrusEndpoints:
         handler = {"request_logger": stock.request_logger, "chat_template_config": stock.chat_template_config}
         models, tasks = app_state.openai_serving_models, await engine_client.get_supported_tasks()
         app_state.serving_embedding = MixedServingEmbedding(engine_client, models, **handler)
+        app_state.serving_embedding.max_windows = args.max_embedding_inputs
         tokenize_for_shapes(app_state.serving_embedding.io_processor)
         app_state.serving_pooling = MixedServingPooling(
             engine_client, models, supported_tasks=tasks, **handler

@@ -13,12 +13,15 @@ SPAN_UNITS = ("token", "char")
 LONG_INPUTS = ("refuse", "split")
 
 
-def check_shapes(request: dict[str, Any], max_model_len: int) -> None:
-    """Check and normalise `spans`, `span_unit`, `long_input` and `overlap` in place. Raises RequestError."""
+def check_shapes(request: dict[str, Any], max_model_len: int, max_vectors: int) -> None:
+    """Check and normalise `spans`, `span_unit`, `long_input` and `overlap` in place. Raises RequestError.
+
+    `max_vectors` bounds the spans of all inputs together: each is an item of the answer.
+    """
     for field in ("spans", "span_unit", "long_input", "overlap"):
         if request.get(field) is None:
             request.pop(field, None)
-    _check_spans(request)
+    _check_spans(request, max_vectors)
     _check_long_input(request, max_model_len)
 
 
@@ -27,7 +30,7 @@ def splits(request: dict[str, Any]) -> bool:
     return request.get("long_input") == "split"
 
 
-def _check_spans(request: dict[str, Any]) -> None:
+def _check_spans(request: dict[str, Any], max_vectors: int) -> None:
     unit = request.get("span_unit", "token")
     if unit not in SPAN_UNITS:
         raise RequestError(f"span_unit is {short(unit)}; allowed: {', '.join(SPAN_UNITS)}", "span_unit")
@@ -50,6 +53,13 @@ def _check_spans(request: dict[str, Any]) -> None:
     texts = inputs if isinstance(inputs, list) and not single else [inputs]
     if unit == "char" and not all(isinstance(text, str) for text in texts):
         raise RequestError("span_unit 'char' needs inputs that are text", "span_unit")
+    wanted = sum(len(pairs) for pairs in given if isinstance(pairs, list))
+    if wanted > max_vectors:
+        raise RequestError(
+            f"{wanted} spans in one request; at most {max_vectors} are allowed (--max-embedding-inputs)",
+            "spans",
+            status=422,
+        )
     for i, pairs in enumerate(given):
         where = "spans" if single else f"spans[{i}]"
         if not isinstance(pairs, list) or not pairs:
@@ -73,7 +83,8 @@ def _check_long_input(request: dict[str, Any], max_model_len: int) -> None:
         return
     if request.get("truncate_prompt_tokens") is not None:
         raise RequestError("an input is either split or truncated: drop truncate_prompt_tokens", "long_input")
-    if overlap is not None and (not is_int(overlap) or not 0 <= overlap < max_model_len):
+    # Beyond half a window every token would be computed more than twice.
+    if overlap is not None and (not is_int(overlap) or not 0 <= overlap <= max_model_len // 2):
         raise RequestError(
-            f"overlap is {short(overlap)}; allowed: 0 to {max_model_len - 1} tokens", "overlap"
+            f"overlap is {short(overlap)}; allowed: 0 to {max_model_len // 2} tokens", "overlap"
         )

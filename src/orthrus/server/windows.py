@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from orthrus.engine.compat import VLLMValidationError
 from orthrus.pooling.finishing import finish_vectors
 
 
@@ -23,6 +24,11 @@ def cut(tokens: int, length: int, overlap: int) -> list[tuple[int, int]]:
         found.append((start, start + length))
         start += length - overlap
     return [*found, (start, tokens)]
+
+
+def count(tokens: int, length: int, overlap: int) -> int:
+    """How many windows `cut` gives, without making them."""
+    return 1 + max(0, -(-(tokens - length) // (length - overlap)))
 
 
 @dataclass(frozen=True)
@@ -38,8 +44,19 @@ class Windows:
     normalize: bool
 
     @classmethod
-    def of(cls, ctx: Any, length: int, overlap: int) -> Windows:
-        """Replace the inputs of a vLLM request context (entrypoints/pooling/typing.py) by their windows."""
+    def of(cls, ctx: Any, length: int, overlap: int, most: int) -> Windows:
+        """Replace the inputs of a vLLM request context (entrypoints/pooling/typing.py) by their windows.
+
+        Raises VLLMValidationError for more than `most` windows, before any is made.
+        """
+        lengths = [len(engine_input["prompts"]["prompt_token_ids"]) for engine_input in ctx.engine_inputs]
+        wanted = sum(count(tokens, length, overlap) for tokens in lengths)
+        if wanted > most:
+            raise VLLMValidationError(
+                f"the inputs would be split into {wanted} windows; at most {most} are allowed "
+                f"(--max-embedding-inputs)",
+                parameter="input",
+            )
         params = ctx.pooling_params
         windows = cls([], [], params.dimensions, params.use_activation is not False)
         params.dimensions, params.use_activation = None, False
@@ -57,9 +74,11 @@ class Windows:
 
     def merge(self, results: Sequence[Any]) -> list[Any]:
         """One result for each input: the average of its windows' vectors, weighted by their tokens."""
+        parts_of: list[list[Any]] = [[] for _ in self.prompts]
+        for result, owner in zip(results, self.owners, strict=True):
+            parts_of[owner].append(result)
         merged = []
-        for i, ids in enumerate(self.prompts):
-            parts = [result for result, owner in zip(results, self.owners, strict=True) if owner == i]
+        for ids, parts in zip(self.prompts, parts_of, strict=True):
             weights = torch.tensor([float(len(part.prompt_token_ids)) for part in parts])
             vectors = torch.stack([part.outputs.data for part in parts])
             average = (vectors * weights[:, None]).sum(0) / weights.sum()
