@@ -1,4 +1,4 @@
-"""Processes of an engine on CPU wait asleep: vLLM's spin is off, and a notification wakes the reader."""
+"""Processes of an engine on CPU nap where vLLM spins; later a notification wakes the reader, as in vLLM."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_after_a_read_a_reader_naps_and_looks_again(pair: tuple[Any, Any]) -> No
 def test_later_a_reader_sleeps_until_it_is_notified(pair: tuple[Any, Any]) -> None:
     writer, reader = pair
     cpu_wait.install()
-    reader.last_read -= 2 * cpu_wait.SPIN_SECONDS
+    reader.last_read -= 2 * reader.busy_loop_s
     woken = threading.Event()
     sleeper = threading.Thread(target=lambda: (reader.wait(timeout_ms=60_000), woken.set()))
     sleeper.start()
@@ -75,7 +75,7 @@ def test_later_a_reader_sleeps_until_it_is_notified(pair: tuple[Any, Any]) -> No
 def test_a_notification_before_the_wait_is_not_lost(pair: tuple[Any, Any]) -> None:
     writer, reader = pair
     cpu_wait.install()
-    reader.last_read -= 2 * cpu_wait.SPIN_SECONDS
+    reader.last_read -= 2 * reader.busy_loop_s
     writer.notify()
     reader.wait(timeout_ms=60_000)
 
