@@ -134,6 +134,13 @@ def test_the_summary_adds_the_times_measured_alone() -> None:
     assert "after 30 ms alone and 350 ms beside" in text
 
 
+def test_a_kind_too_slow_to_measure_is_said_and_not_divided_by() -> None:
+    embed = Phase(Counters(4.0, {"embed": 2000, "decode": 0}, {"embed": 8}), 64, (), ())
+    chat = Phase(Counters(1.0, {"embed": 0, "decode": 0}, {}), 0, (), ())
+    both = Phase(Counters(30.0, {"embed": 10000, "decode": 600}, {"mixed": 90}), 352, (0.3,), (0.6,))
+    assert "too slow to measure" in "\n".join(summary(embed, chat, both, embed, 4))
+
+
 def test_two_close_speeds_are_called_steady() -> None:
     assert steadiness(500, 460) == "The two agree within 10%."
     assert "with care" in steadiness(440, 500)

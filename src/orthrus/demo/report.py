@@ -70,8 +70,16 @@ def summary(before: Phase, chat: Phase, both: Phase, after: Phase, chats: int) -
     rates = before.counters.rate("embed"), after.counters.rate("embed")
     alone = before.counters.tokens["embed"] + after.counters.tokens["embed"]
     embed_rate, chat_rate = alone / (before.seconds + after.seconds), chat.counters.rate("decode")
-    embed_alone, chat_alone = tokens["embed"] / embed_rate, tokens["decode"] / chat_rate
-    apart = embed_alone + chat_alone
+    if embed_rate and chat_rate:
+        embed_alone, chat_alone = tokens["embed"] / embed_rate, tokens["decode"] / chat_rate
+        apart = embed_alone + chat_alone
+        comparison = (
+            f"At those speeds the embeddings alone take {embed_alone:.1f} s and the chats alone"
+            f" {chat_alone:.1f} s: {apart:.1f} s one after the other, {both.seconds:.1f} s together."
+            f" {verdict(both.seconds, apart)}"
+        )
+    else:
+        comparison = "One kind alone was too slow to measure, so there is no comparison with both together."
     return [
         f"Together: {both.passages} passages ({tokens['embed']:.0f} tokens) embedded and"
         f" {tokens['decode']:.0f} tokens generated for {chats} chats in {both.seconds:.1f} s.",
@@ -80,9 +88,7 @@ def summary(before: Phase, chat: Phase, both: Phase, after: Phase, chats: int) -
         f"Alone, measured on the same server: embeddings {rates[0]:.0f} tokens/s before and {rates[1]:.0f}"
         f" after ({before.passages} passages each), chats {chat_rate:.0f} tokens/s"
         f" (over {chat.seconds:.1f} s). {steadiness(*rates)}",
-        f"At those speeds the embeddings alone take {embed_alone:.1f} s and the chats alone"
-        f" {chat_alone:.1f} s: {apart:.1f} s one after the other, {both.seconds:.1f} s together."
-        f" {verdict(both.seconds, apart)}",
+        comparison,
         f"A chat's first token came after {milliseconds(chat.first_tokens)} alone and"
         f" {milliseconds(both.first_tokens)} beside the embeddings, each next one after"
         f" {milliseconds(chat.gaps)} alone and {milliseconds(both.gaps)} beside them (medians).",
