@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -160,3 +161,13 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+@contextmanager
+def serving(log: Path, model: str | Path, *flags: str, env: Mapping[str, str] = {}) -> Iterator[Server]:
+    """A server that is ready. At the end it must hold nothing, and stop with status 0."""
+    with Server(log, model, *flags, env=env) as started:
+        started.wait_until_ready()
+        yield started
+        started.wait_until_idle()
+        assert started.stop() == 0, started.tail()

@@ -14,7 +14,7 @@ import pytest
 import torch
 from checkpoints import WIDTH, add_sentence_transformers_files
 from safetensors.torch import save_file
-from server_process import Server
+from server_process import Server, serving
 from transformers import AutoModelForCausalLM
 from vectors import embed, refused
 
@@ -59,11 +59,8 @@ def adapted(
     flags = ["--served-model-name", "base", "--max-model-len", "512", "--max-num-batched-tokens", "64"]
     flags += ["--enable-lora", "--max-lora-rank", "8", "--max-loras", "3", "--max-num-seqs", "8"]
     flags += ["--lora-modules", *(f"{name}={folder}" for name, folder in folders.items())]
-    with Server(tmp_path_factory.mktemp("adapted") / "log", tiny_model, *flags) as started:
-        started.wait_until_ready()
+    with serving(tmp_path_factory.mktemp("adapted") / "log", tiny_model, *flags) as started:
         yield started
-        started.wait_until_idle()
-        assert started.stop() == 0, started.tail()
 
 
 @pytest.fixture

@@ -9,17 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_limits import LIMITS
 
 from orthrus.server.checks import EmbeddingLimits, RequestError, check_embedding, parse_body
 
-LIMITS = EmbeddingLimits(
-    max_model_len=16,
-    vocab_size=100,
-    native_size=8,
-    max_inputs=4,
-    allowed_pooling=("mean", "last"),
-    smaller_dimensions=True,
-)
 FIELDS = (
     "model",
     "input",

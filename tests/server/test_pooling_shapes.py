@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import WIDTH
-from server_process import Server
+from server_process import Server, serving
 from transformers import AutoModelForCausalLM
-from vectors import embed, embed_answer, refused, rows
+from vectors import embed, embed_answer, ids, refused, rows
 
 pytestmark = pytest.mark.engine
 
@@ -27,11 +27,8 @@ def shapes(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     flags += ["--pooling-function", "operator_pooling:ends", "--pooling-buffer-tokens", str(BUFFER)]
     flags += ["--max-spans", "9", "--served-model-name", "tiny", "--matryoshka"]
     here = {"PYTHONPATH": str(Path(__file__).parent)}
-    with Server(tmp_path_factory.mktemp("shapes") / "log", tiny_model, *flags, env=here) as started:
-        started.wait_until_ready()
+    with serving(tmp_path_factory.mktemp("shapes") / "log", tiny_model, *flags, env=here) as started:
         yield started
-        started.wait_until_idle()
-        assert started.stop() == 0, started.tail()
 
 
 @pytest.fixture
@@ -49,14 +46,6 @@ def hidden(tiny_model: Path) -> Any:
             return network.model(torch.tensor([ids])).last_hidden_state[0].double().numpy()
 
     return states
-
-
-# The special tokens w0, w1 and w2 are found inside longer words too: w12 as text is w1 and an unknown 2.
-SPEAKABLE = [*range(5, 10), *range(30, 100)]
-
-
-def ids(seed: int, length: int) -> list[int]:
-    return np.random.default_rng(seed).choice(SPEAKABLE, length).tolist()
 
 
 def words(tokens: list[int]) -> str:

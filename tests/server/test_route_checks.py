@@ -7,19 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_limits import LIMITS
 
-from orthrus.server.checks import EmbeddingLimits, check_embedding
+from orthrus.server.checks import check_embedding
 from orthrus.server.errors import RequestError
 from orthrus.server.route_checks import check_cohere, check_pooling, check_rerank, check_score
 
-LIMITS = EmbeddingLimits(
-    max_model_len=16,
-    vocab_size=100,
-    native_size=8,
-    max_inputs=4,
-    allowed_pooling=("mean", "last"),
-    smaller_dimensions=True,
-)
 GOOD = {
     check_embedding: {"input": "a"},
     check_pooling: {"input": "a"},

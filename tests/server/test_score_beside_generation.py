@@ -12,15 +12,14 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from server_process import Server
+from server_process import Server, serving
 from transformers import AutoModelForCausalLM
+from vectors import ids
 
 pytestmark = pytest.mark.engine
 
 LENGTH = 2048
 BODY = {"prompt": [5, 6, 7], "max_tokens": 600, "ignore_eos": True, "temperature": 0}
-# The special tokens w0, w1 and w2 are found inside longer words too: w12 as text is w1 and an unknown 2.
-SPEAKABLE = [*range(5, 10), *range(30, 100)]
 
 
 @pytest.fixture(scope="module")
@@ -32,21 +31,14 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def scoring(tiny_model: Path, trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     flags = ["--max-model-len", str(LENGTH), "--max-num-batched-tokens", "64", "--max-num-seqs", "4"]
     flags += ["--pooling-buffer-tokens", "512", "--served-model-name", "tiny", "--trace-steps", str(trace)]
-    with Server(tmp_path_factory.mktemp("scoring") / "log", tiny_model, *flags) as started:
-        started.wait_until_ready()
+    with serving(tmp_path_factory.mktemp("scoring") / "log", tiny_model, *flags) as started:
         yield started
-        started.wait_until_idle()
-        assert started.stop() == 0, started.tail()
 
 
 @pytest.fixture
 def client(scoring: Server) -> Iterator[httpx.Client]:
     with scoring.client() as opened:
         yield opened
-
-
-def ids(seed: int, length: int) -> list[int]:
-    return np.random.default_rng(seed).choice(SPEAKABLE, length).tolist()
 
 
 def words(tokens: list[int]) -> str:

@@ -28,5 +28,5 @@ def test_too_many_windows_are_refused_before_any_is_made():
     inputs = [{"prompts": {"prompt_token_ids": range(length)}} for length in (100, 10**9)]
     context = SimpleNamespace(engine_inputs=inputs, pooling_params=SimpleNamespace())
     with pytest.raises(VLLMValidationError, match=r"into 20000000 windows; at most 64 are allowed"):
-        Windows.of(context, length=100, overlap=50, most=64)
+        Windows.of(context, length=100, overlap=50, most=64, normalize=None)
     assert context.engine_inputs is inputs

@@ -1,4 +1,4 @@
-"""Reading embeddings answers."""
+"""Inputs of the tiny model, and reading embeddings answers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from typing import Any
 
 import httpx
 import numpy as np
+
+# The special tokens w0, w1 and w2 are found inside longer words too: w12 as text is w1 and an unknown 2.
+SPEAKABLE = [*range(5, 10), *range(30, 100)]
+
+
+def ids(seed: int, length: int) -> list[int]:
+    """Token ids of the tiny model that are the same tokens when they are spelled out."""
+    return np.random.default_rng(seed).choice(SPEAKABLE, length).tolist()
 
 
 def embed(client: httpx.Client, given: Any, **fields: Any) -> np.ndarray:

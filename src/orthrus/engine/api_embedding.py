@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from orthrus.engine.config import OrthrusConfig
 from orthrus.server import spans
 from orthrus.server.embeddings import limits_of
 from orthrus.server.errors import RequestError
+from orthrus.server.shapes import tokenization
 from orthrus.server.windows import Windows
 
 if TYPE_CHECKING:
@@ -77,14 +77,11 @@ class Embedder:
 
     async def _tokenized(self, inputs: Embeddings) -> list[dict[str, Any]]:
         renderer = self._llm.renderer
-        tokenization = renderer.default_cmpl_tok_params.with_kwargs(
+        parameters = renderer.default_cmpl_tok_params.with_kwargs(
             truncate_prompt_tokens=inputs.truncate_prompt_tokens
         )
-        if inputs.splits:
-            tokenization = replace(tokenization, max_total_tokens=None)
-        if inputs.span_unit == "char":
-            tokenization = replace(tokenization, return_token_offsets=True)
-        rendered = await renderer.render_cmpl_async(inputs.prompts, tokenization)
+        parameters = tokenization(parameters, split=inputs.splits, span_unit=inputs.span_unit)
+        rendered = await renderer.render_cmpl_async(inputs.prompts, parameters)
         for i, one in enumerate(rendered):
             if not one["prompt_token_ids"]:
                 raise RequestError(f"input[{i}] has no tokens", "input")
@@ -95,9 +92,13 @@ class Embedder:
         context = SimpleNamespace(engine_inputs=requests, pooling_params=inputs.params, cut=None)
         if inputs.splits:
             model = self._llm.model_config
-            if inputs.params.use_activation is None:
-                inputs.params.use_activation = model.pooler_config.use_activation
-            context.cut = Windows.of(context, model.max_model_len, inputs.overlap, self.limits.max_inputs)
+            context.cut = Windows.of(
+                context,
+                model.max_model_len,
+                inputs.overlap,
+                self.limits.max_inputs,
+                model.pooler_config.use_activation,
+            )
         return context
 
     async def _run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -24,7 +23,7 @@ from orthrus.server.checks import EmbeddingLimits, check_embedding, parse_body
 from orthrus.server.errors import RequestError
 from orthrus.server.findings import explain
 from orthrus.server.handlers import raise_refusal
-from orthrus.server.shapes import splits
+from orthrus.server.shapes import splits, tokenization
 from orthrus.server.tokens import refuse_nonfinite
 from orthrus.server.windows import Windows
 
@@ -54,10 +53,9 @@ def tokenize_for_shapes(io_processor: Any) -> None:
         requests = create(ctx)
         extra = _extra(ctx)
         for request in requests:
-            if splits(extra):
-                request["tok_params"] = replace(request["tok_params"], max_total_tokens=None)
-            if extra.get("span_unit") == "char":
-                request["tok_params"] = replace(request["tok_params"], return_token_offsets=True)
+            request["tok_params"] = tokenization(
+                request["tok_params"], split=splits(extra), span_unit=extra.get("span_unit")
+            )
         return requests
 
     io_processor.get_request_factory_online = get_request_factory_online
@@ -71,10 +69,12 @@ def _extra(ctx: Any) -> dict[str, Any]:
 class MixedServingEmbedding(ServingEmbedding):
     """vLLM's handler (entrypoints/pooling/embed/serving.py) with spans and windows, and without NaN.
 
-    `max_windows` bounds the windows of a request with long inputs; the server's start sets it.
+    A request with long inputs may come to as many windows as `limits` allows inputs.
     """
 
-    max_windows: int
+    def __init__(self, *args: Any, limits: EmbeddingLimits, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limits = limits
 
     async def _preprocessing(self, io_processor: Any, ctx: Any) -> None:
         await super()._preprocessing(io_processor, ctx)
@@ -84,10 +84,12 @@ class MixedServingEmbedding(ServingEmbedding):
                 raise VLLMValidationError(f"input[{i}] has no tokens", parameter="input")
         ctx.orthrus_windows = None
         if splits(extra):
-            if ctx.pooling_params.use_activation is None:
-                ctx.pooling_params.use_activation = self.model_config.pooler_config.use_activation
             ctx.orthrus_windows = Windows.of(
-                ctx, self.max_model_len, extra.get("overlap", 0), self.max_windows
+                ctx,
+                self.max_model_len,
+                extra.get("overlap", 0),
+                self._limits.max_inputs,
+                self.model_config.pooler_config.use_activation,
             )
         if SPANS_KEY in extra:
             most = OrthrusConfig.of(self.vllm_config).max_spans

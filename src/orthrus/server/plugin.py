@@ -60,8 +60,8 @@ class OrthrusEndpoints:
         stock = app_state.serving_embedding
         handler = {"request_logger": stock.request_logger, "chat_template_config": stock.chat_template_config}
         models, tasks = app_state.openai_serving_models, await engine_client.get_supported_tasks()
-        app_state.serving_embedding = MixedServingEmbedding(engine_client, models, **handler)
-        app_state.serving_embedding.max_windows = args.max_embedding_inputs
+        limits = app_state.orthrus_limits = limits_of(engine_client.vllm_config, args.max_embedding_inputs)
+        app_state.serving_embedding = MixedServingEmbedding(engine_client, models, limits=limits, **handler)
         tokenize_for_shapes(app_state.serving_embedding.io_processor)
         app_state.serving_pooling = MixedServingPooling(
             engine_client, models, supported_tasks=tasks, **handler
@@ -73,7 +73,6 @@ class OrthrusEndpoints:
             *app_state.serving_scores.io_processors.values(),
         ):
             honour_pooling_field(processor)
-        app_state.orthrus_limits = limits_of(engine_client.vllm_config, args.max_embedding_inputs)
         app_state.orthrus_engine = engine_client
         watch(engine_client, args)
         install(self._app, engine_client, args)

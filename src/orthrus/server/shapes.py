@@ -1,10 +1,11 @@
 """Fields that change how many vectors an input gives: `spans` of one document, `long_input` in windows.
 
-Pure checks of the JSON body, called by checks.py.
+Pure checks of the JSON body, called by checks.py, and how such inputs are tokenised.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from orthrus.server.errors import RequestError, is_int, short
@@ -28,6 +29,15 @@ def check_shapes(request: dict[str, Any], max_model_len: int, max_vectors: int) 
 def splits(request: dict[str, Any]) -> bool:
     """Whether inputs longer than the model are split."""
     return request.get("long_input") == "split"
+
+
+def tokenization(parameters: Any, *, split: bool, span_unit: object) -> Any:
+    """vLLM's TokenizeParams for these fields: no length limit for what is split, offsets for characters."""
+    if split:
+        parameters = replace(parameters, max_total_tokens=None)
+    if span_unit == "char":
+        parameters = replace(parameters, return_token_offsets=True)
+    return parameters
 
 
 def _check_spans(request: dict[str, Any], max_vectors: int) -> None:

@@ -18,17 +18,16 @@ from orthrus.pooling.finishing import finish_vectors
 
 def cut(tokens: int, length: int, overlap: int) -> list[tuple[int, int]]:
     """Windows (start, end) of at most `length` tokens, each beginning `overlap` before the last one's end."""
-    found = []
-    start = 0
-    while start + length < tokens:
-        found.append((start, start + length))
-        start += length - overlap
-    return [*found, (start, tokens)]
+    return [(start, min(start + length, tokens)) for start in _starts(tokens, length, overlap)]
 
 
 def count(tokens: int, length: int, overlap: int) -> int:
     """How many windows `cut` gives, without making them."""
-    return 1 + max(0, -(-(tokens - length) // (length - overlap)))
+    return len(_starts(tokens, length, overlap))
+
+
+def _starts(tokens: int, length: int, overlap: int) -> range:
+    return range(0, max(tokens - overlap, 1), length - overlap)
 
 
 @dataclass(frozen=True)
@@ -44,10 +43,11 @@ class Windows:
     normalize: bool
 
     @classmethod
-    def of(cls, ctx: Any, length: int, overlap: int, most: int) -> Windows:
+    def of(cls, ctx: Any, length: int, overlap: int, most: int, normalize: bool | None) -> Windows:
         """Replace the inputs of a vLLM request context (entrypoints/pooling/typing.py) by their windows.
 
-        Raises VLLMValidationError for more than `most` windows, before any is made.
+        `normalize` is the model's default (None: yes) for a request that does not say. Raises
+        VLLMValidationError for more than `most` windows, before any is made.
         """
         lengths = [len(engine_input["prompts"]["prompt_token_ids"]) for engine_input in ctx.engine_inputs]
         wanted = sum(count(tokens, length, overlap) for tokens in lengths)
@@ -58,7 +58,8 @@ class Windows:
                 parameter="input",
             )
         params = ctx.pooling_params
-        windows = cls([], [], params.dimensions, params.use_activation is not False)
+        wanted_normalize = normalize if params.use_activation is None else params.use_activation
+        windows = cls([], [], params.dimensions, wanted_normalize is not False)
         params.dimensions, params.use_activation = None, False
         inputs = []
         for i, engine_input in enumerate(ctx.engine_inputs):
