@@ -86,7 +86,14 @@ TROUBLE = [
     (replace(HEALTHY, system="Darwin"), "processor", Level.PROBLEM, "Darwin", "Linux"),
     (replace(HEALTHY, machine="aarch64"), "processor", Level.WARNING, "untested", "report"),
     (replace(HEALTHY, cpu_flags=frozenset({"sse4_2"})), "processor", Level.PROBLEM, "no AVX2", "AVX-512"),
-    (replace(HEALTHY, cpu_flags=frozenset({"avx2"})), "processor", Level.WARNING, "emulated", "avx512_bf16"),
+    (replace(HEALTHY, cpu_flags=frozenset({"avx2"})), "processor", Level.WARNING, "emulated", "in float32"),
+    (
+        replace(HEALTHY, cpu_flags=frozenset({"avx2", "avx512f"})),
+        "processor",
+        Level.WARNING,
+        "emulated",
+        "--dtype float32",
+    ),
     (replace(HEALTHY, memory=3 * 2**30), "memory", Level.WARNING, "only 3.0 GiB", "VLLM_CPU_KVCACHE_SPACE"),
     (
         replace(HEALTHY, env={"VLLM_USE_V2_MODEL_RUNNER": "1"}),

@@ -29,6 +29,7 @@ Prompts = Annotated[int | None, typer.Option(help="Requests of every window, in 
 Repetitions = Annotated[int | None, typer.Option(help="Repetitions, interleaved over the topologies.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of prompts, order and arrivals.")]
 Model = Annotated[str | None, typer.Option(help="Model in place of the spec's.")]
+Dtype = Annotated[str | None, typer.Option(help="The engines' dtype in place of the spec's.")]
 Concurrency = Annotated[int | None, typer.Option(help="Clients of every closed load.")]
 Rate = Annotated[float | None, typer.Option(help="Arrivals per second of every open load.")]
 Burstiness = Annotated[float | None, typer.Option(help="Shape of the gaps' gamma distribution; 1: Poisson.")]
@@ -62,6 +63,7 @@ def told() -> Iterator[None]:
 def run(
     path: Annotated[Path, typer.Argument(metavar="SPEC.yaml", help="The benchmark.")],
     model: Model = None,
+    dtype: Dtype = None,
     seconds: Seconds = None,
     num_prompts: Prompts = None,
     repetitions: Repetitions = None,
@@ -82,6 +84,7 @@ def run(
         spec = override(
             load_spec(path),
             model=model,
+            dtype=dtype,
             seconds=seconds,
             num_prompts=num_prompts,
             repetitions=repetitions,
@@ -170,6 +173,7 @@ def quick(
 def paper(
     name: Annotated[str, typer.Argument(help="fig3, fig5, ...; `list` says what there is.")],
     model: Model = None,
+    dtype: Dtype = None,
     devices: Annotated[str | None, typer.Option(help="cpu:0,1 or gpu:0,1,2,3.")] = None,
     seconds: Seconds = None,
     num_prompts: Prompts = None,
@@ -203,6 +207,7 @@ def paper(
             spec = on_devices(spec, parse_devices(devices))
         spec = override(
             spec,
+            dtype=dtype,
             seconds=seconds,
             num_prompts=num_prompts,
             repetitions=repetitions,

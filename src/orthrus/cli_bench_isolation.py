@@ -14,6 +14,7 @@ def isolation(
     topology: Annotated[
         list[str] | None, typer.Option(help="Only these of the spec's topologies, by label. May be repeated.")
     ] = None,
+    dtype: Annotated[str | None, typer.Option(help="The engines' dtype in place of the spec's.")] = None,
     repetitions: Annotated[int | None, typer.Option(help="Repetitions, in place of the spec's.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results (default: out/NAME).")] = None,
     resume: Annotated[
@@ -33,7 +34,7 @@ def isolation(
 
     console = Console()
     try:
-        spec = override(load_spec(path), repetitions=repetitions)
+        spec = override(load_spec(path), dtype=dtype, repetitions=repetitions)
         figures.check(spec)
         if topology:
             names = {item.name for item in spec.topologies}

@@ -141,7 +141,9 @@ def check_processor(facts: Facts) -> Finding:
     have = [name for name in ("avx2", *sets) if name in facts.cpu_flags]
     message = f"{where}: {', '.join(have)}"
     if not {"avx512_bf16", "amx_bf16"} & facts.cpu_flags:
-        mend = "a processor with avx512_bf16 or amx_bf16 is faster; nothing needs to be done"
+        mend = "a processor with avx512_bf16 or amx_bf16 is faster; --dtype float32 may be, too"
+        if "avx512f" not in facts.cpu_flags:
+            mend = "nothing to be done: without --dtype, orthrus serve runs in float32 here"
         return Finding("processor", Level.WARNING, f"{message}; bfloat16 is emulated", mend)
     return ok("processor", message)
 

@@ -13,6 +13,7 @@ def override(
     spec: Spec,
     *,
     model: str | None = None,
+    dtype: str | None = None,
     seed: int | None = None,
     repetitions: int | None = None,
     seconds: float | None = None,
@@ -48,6 +49,8 @@ def override(
         raise SpecError("--request-rate, --burstiness: the spec has no open load")
     changes = {"model": model, "seed": seed, "repetitions": repetitions, "goodput": goodput}
     document = spec.model_dump(mode="json") | {k: v for k, v in changes.items() if v is not None}
+    if dtype is not None:
+        document["server"]["dtype"] = dtype
     try:
         return Spec.model_validate(document | {"load": loads})
     except ValidationError as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orthrus.engine import checkpoint, compat
+from orthrus.engine import checkpoint, compat, cpu_dtype
 from orthrus.engine.slots import default_embed_slots
 from orthrus.policy.options import PolicyOptions
 from orthrus.policy.registry import POLICIES, make
@@ -129,6 +129,7 @@ def prepare(engine_args: EngineArgs) -> None:
         )
     if engine_args.runner == "auto":
         engine_args.runner = "generate"
+    cpu_dtype.choose(engine_args)
 
 
 def apply(vllm_config: VllmConfig) -> None:
