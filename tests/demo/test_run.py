@@ -20,9 +20,13 @@ from rich.console import Console
 
 from orthrus.demo import run
 from orthrus.demo.answers import STATISTICS
+from orthrus.demo.metrics import Counters
+from orthrus.demo.questions import SHOWN
+from orthrus.demo.report import Phase
 from orthrus.demo.run import DemoOptions, run_demo
 from orthrus.demo.server import ServerError
 from orthrus.demo.view import LiveView, PlainView, View
+from orthrus.retrieval.passages import load_passages
 from orthrus.retrieval.store import VectorStore
 
 FAKE = Path(__file__).with_name("fake_server.py")
@@ -58,6 +62,29 @@ def options(**changes: object) -> DemoOptions:
 def recording(view: type[PlainView] | type[LiveView], **settings: object) -> tuple[View, io.StringIO]:
     output = io.StringIO()
     return view(Console(file=output, width=200, **settings)), output  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(30.0, 64), (10.0, 192), (1.0, 1920)])
+def test_a_slow_machine_embeds_fewer_passages(seconds: float, count: int) -> None:
+    phase = Phase(Counters(seconds, {}, {}), 32, (), ())
+    assert run.affordable(phase) == count
+
+
+def test_without_a_number_it_embeds_what_the_machine_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serve_with_fake(monkeypatch)
+    monkeypatch.setattr(run, "affordable", lambda _alone: 70)
+    view, output = recording(PlainView)
+    with view:
+        asyncio.run(run_demo(options(passages=None), view))
+    assert "Together: 70 passages" in output.getvalue()
+
+
+def test_the_passages_asked_for_come_first() -> None:
+    ids = [passage.id for passage in run.with_answers_first(load_passages())]
+    assert set(ids[: len(SHOWN)]) == {question.passage_id for question in SHOWN}
+    assert sorted(ids) == sorted(passage.id for passage in load_passages())
 
 
 def alive(pid: int) -> bool:

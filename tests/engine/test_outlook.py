@@ -37,7 +37,7 @@ def outlook(running=(), waiting=(), **options):
 
 
 def test_both_estimates_are_zero_while_their_option_is_off():
-    idle = outlook([generation(0, 100)], [generation(0, 50)])
+    idle = outlook([generation(0, 100)], [generation(0, 50)], ttft_target_s=0)
     assert idle.expected_decode_tokens() == 0
     assert idle.oldest_prefill_wait_s() == 0.0
 

@@ -11,7 +11,8 @@ EMBED, PREFILL, DECODE = Kind.EMBED, Kind.PREFILL, Kind.DECODE
 
 
 def ibs(**options):
-    return IntraBatchScheduler(PolicyOptions(**options))
+    """The paper's policy: without a TTFT target, unless the test sets one."""
+    return IntraBatchScheduler(PolicyOptions(**{"ttft_target_s": 0, **options}))
 
 
 def test_equal_work_alternates_and_generation_wins_the_full_tie():

@@ -7,10 +7,10 @@ import pytest
 from orthrus.policy.options import OptionError, PolicyOptions
 
 
-def test_defaults_are_the_papers():
+def test_defaults_are_the_papers_but_for_a_ttft_target():
     options = PolicyOptions()
     assert (options.embed_chunk, options.prefill_chunk, options.embed_bias) == (256, 0, 1.0)
-    assert (options.max_embed_share, options.count_decode, options.ttft_target_s) == (1.0, False, None)
+    assert (options.max_embed_share, options.count_decode, options.ttft_target_s) == (1.0, False, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def test_defaults_are_the_papers():
         ("count_decode", 1, "count_decode is 1, must be true or false"),
         (
             "ttft_target_s",
-            0,
-            "ttft_target_s is 0, must be a finite number greater than 0 of seconds, or none",
+            -1,
+            "ttft_target_s is -1, must be a finite number greater than 0 of seconds, or 0",
         ),
     ],
 )
@@ -55,3 +55,4 @@ def test_bad_values_are_named(field, value, message):
 
 def test_limits_are_allowed():
     PolicyOptions(embed_chunk=1, prefill_chunk=1, embed_bias=0.01, max_embed_share=0.01, ttft_target_s=0.001)
+    PolicyOptions(ttft_target_s=0)

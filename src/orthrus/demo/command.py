@@ -39,7 +39,8 @@ def demo(
     ] = "smollm2",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the server; 0 takes a free one.")] = 0,
     passages: Annotated[
-        int | None, typer.Option(min=2, help="How many passages to embed. [default: all]")
+        int | None,
+        typer.Option(min=2, help="How many to embed. [default: all, or what takes a minute]"),
     ] = None,
     chats: Annotated[int, typer.Option(min=1, max=8, help="How many chats stream at once.")] = 4,
     plain: Annotated[
@@ -60,14 +61,14 @@ def demo(
             f"{keep_vectors} exists and is not an empty folder", param_hint="--keep-vectors"
         )
     try:
-        count = len(load_passages(passages))
+        load_passages(passages)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--passages") from error
     view: View = PlainView(console) if plain or not console.is_terminal else LiveView(console)
     try:
         with view:
             found = find_model(model, view)
-            options = DemoOptions(found, port, count, chats, keep_vectors, save_picture)
+            options = DemoOptions(found, port, passages, chats, keep_vectors, save_picture)
             asyncio.run(until_terminated(options, view))
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("Interrupted; nothing is left running.")

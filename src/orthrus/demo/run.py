@@ -32,7 +32,9 @@ from orthrus.retrieval.passages import Passage, load_passages
 
 T = TypeVar("T")
 READY_SECONDS = 300.0
-SAMPLE = 48  # passages embedded alone, once before and once after the phase together
+SAMPLE = 32  # passages embedded alone, once before and once after the phase together
+TOGETHER_SECONDS = 60.0
+LEAST_PASSAGES = 64
 CHAT_SECONDS = 10.0
 ANSWER_TOKENS = 48
 WARM_UP_TOKENS = 8
@@ -45,11 +47,14 @@ KV_CACHE_BYTES = 2**30
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What the user chose. `model` is a local folder or a Hugging Face id."""
+    """What the user chose. `model` is a local folder or a Hugging Face id.
+
+    Without a number of `passages`, all are embedded, or as many as the machine can in about a minute.
+    """
 
     model: str
     port: int
-    passages: int
+    passages: int | None
     chats: int
     keep_vectors: Path | None
     save_picture: Path | None
@@ -132,7 +137,7 @@ class Show:
 
     async def run(self) -> None:
         """Embeddings alone, chats alone, both, embeddings again; three answers; what was measured."""
-        passages, lanes = load_passages(self._options.passages), self._options.chats
+        passages, lanes = with_answers_first(load_passages(self._options.passages)), self._options.chats
         async with self._http, aclosing(self._client):
             self._view.waiting("Warming up: one embedding and one chat, not measured")
             await self._client.embed([passages[0].content])
@@ -142,6 +147,8 @@ class Show:
             before, _ = await self._measure(
                 "1/4 embeddings alone", lambda: self._client.embed_passages(sample), to_embed=len(sample)
             )
+            if self._options.passages is None:
+                passages = passages[: affordable(before)]
             chat, _ = await self._measure("2/4 chats alone", lambda: asyncio.sleep(CHAT_SECONDS), chats=lanes)
             both, vectors = await self._measure(
                 "3/4 both together",
@@ -218,6 +225,17 @@ class Show:
     def _say(self, text: RenderableType) -> None:
         self._said.append(text)
         self._view.say(text)
+
+
+def with_answers_first(passages: list[Passage]) -> list[Passage]:
+    """The passages that the shown questions ask for, if they are among these, then the others."""
+    asked = {question.passage_id for question in SHOWN}
+    return sorted(passages, key=lambda passage: passage.id not in asked)
+
+
+def affordable(alone: Phase) -> int:
+    """How many passages take about TOGETHER_SECONDS at the speed of a phase; at least LEAST_PASSAGES."""
+    return max(LEAST_PASSAGES, int(TOGETHER_SECONDS * alone.passages / alone.seconds))
 
 
 def save_picture(path: Path, parts: list[RenderableType]) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orthrus.engine import checkpoint, compat, cpu_dtype
+from orthrus.engine import checkpoint, compat, cpu_cores, cpu_dtype
 from orthrus.engine.slots import default_embed_slots
+from orthrus.engine.step_size import CPU_PROMPT_TOKENS
 from orthrus.policy.options import PolicyOptions
 from orthrus.policy.registry import POLICIES, make
 from orthrus.pooling.buffered import load_function
@@ -64,6 +65,7 @@ class OrthrusConfig(BaseModel):
     max_spans: int = Field(default=256, ge=1)
     embed_slots: int | None = Field(default=None, ge=0)
     generation_slots: int | None = None
+    mixed_step_tokens: int | None = Field(default=None, ge=0)
     trace_steps: str | None = None
     checkpoint: CheckpointPooling | None = None
 
@@ -130,6 +132,7 @@ def prepare(engine_args: EngineArgs) -> None:
     if engine_args.runner == "auto":
         engine_args.runner = "generate"
     cpu_dtype.choose(engine_args)
+    cpu_cores.use_all(engine_args)
 
 
 def apply(vllm_config: VllmConfig) -> None:
@@ -154,7 +157,16 @@ def apply(vllm_config: VllmConfig) -> None:
     model = vllm_config.model_config
     found = _checkpoint_pooling(model)
     generation_slots = config.generation_slots or _add_embed_slots(config, scheduler)
-    config = config.model_copy(update={"checkpoint": found, "generation_slots": generation_slots})
+    step_tokens = config.mixed_step_tokens
+    if step_tokens is None and config.policy == "ibs" and compat.current_platform.is_cpu():
+        step_tokens = CPU_PROMPT_TOKENS
+    config = config.model_copy(
+        update={
+            "checkpoint": found,
+            "generation_slots": generation_slots,
+            "mixed_step_tokens": step_tokens,
+        }
+    )
     settings = config.model_dump(mode="json", exclude_defaults=True)
     vllm_config.additional_config = {**vllm_config.additional_config, KEY: settings}
     if config.pooling_function:

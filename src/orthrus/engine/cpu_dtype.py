@@ -41,6 +41,6 @@ def choose(engine_args: EngineArgs) -> None:
         return
     engine_args.dtype = "float32"
     logger.warning(
-        "This processor emulates bfloat16, so the model runs in float32: several times faster for prompts and "
-        "embeddings, in twice the memory. --dtype bfloat16 keeps the smaller weights."
+        "This processor emulates bfloat16, so the model runs in float32: several times faster for prompts "
+        "and embeddings, in twice the memory. --dtype bfloat16 keeps the smaller weights."
     )

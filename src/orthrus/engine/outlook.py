@@ -22,7 +22,7 @@ class Outlook:
     def __init__(self, scheduler: MixedScheduling, options: PolicyOptions) -> None:
         self._scheduler = scheduler
         self._counts_decodes = options.count_decode
-        self._has_target = options.ttft_target_s is not None
+        self._has_target = options.ttft_target_s > 0
         self._mean_output: float | None = None
 
     def observe(self, request: Request) -> None:

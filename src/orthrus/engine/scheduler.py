@@ -19,6 +19,7 @@ from orthrus.engine.grants import StepGrants
 from orthrus.engine.lanes import InFlightThenWaiting
 from orthrus.engine.outlook import Outlook
 from orthrus.engine.prefix_reuse import PrefixReuse
+from orthrus.engine.step_size import StepSize
 from orthrus.engine.steps import StepRecord, StepRecorder
 from orthrus.engine.waiting import StepQueue, WaitingByKind, kind_of
 from orthrus.policy.options import PolicyOptions
@@ -36,6 +37,7 @@ class MixedScheduling(Scheduler):
         super().__init__(*args, **kwargs)
         config = OrthrusConfig.of(self.vllm_config)
         self.max_num_active_reqs: int
+        self.max_num_scheduled_tokens: int
         self.generation_slots: int = config.generation_slots or self.max_num_active_reqs
         self.max_num_active_reqs = self.generation_slots
         self.waiting = WaitingByKind(self.policy)
@@ -49,6 +51,7 @@ class MixedScheduling(Scheduler):
         self._stuck: Kind | None = None
         self._adapter_waiter: AdapterWaiter | None = None
         self._reuse = PrefixReuse(self, config)
+        self._step_size = StepSize(config.mixed_step_tokens or 0)
         integrity.install()
         cpu_wait.install()
         self._recorder = StepRecorder(config, self.parallel_config.data_parallel_index)
@@ -75,8 +78,26 @@ class MixedScheduling(Scheduler):
         waiting.promote(self._handle_blocked_waiting_request, self.deferred_waiting)
         if not self.embeddings or self._pause_state == PauseState.PAUSED_ALL:
             return self._schedule_generation(throttle_prefills)
-        self._reuse.begin_step()
+        budget = self.max_num_scheduled_tokens
         in_flight, decodes, adapters = self._running_work()
+        if decodes or in_flight[Kind.PREFILL] or waiting:
+            self._step_size.saw_generation()
+        self.max_num_scheduled_tokens = self._step_size.tokens(budget, decodes)
+        try:
+            return self._schedule_mixed(in_flight, decodes, adapters, throttle_prefills)
+        finally:
+            self.max_num_scheduled_tokens = budget
+
+    def _schedule_mixed(
+        self,
+        in_flight: dict[Kind, list[WorkItem]],
+        decodes: int,
+        adapters: set[int],
+        throttle_prefills: bool,
+    ) -> SchedulerOutput:
+        """Plan a step over both kinds, let vLLM carry it out, and settle. Takes `_running_work()`."""
+        waiting = self.real_waiting
+        self._reuse.begin_step()
         admission = Admission(self, waiting, adapters, self._adapter_waiter)
         queues = {
             kind: InFlightThenWaiting(items, waiting.kinds[kind], admission.has_adapter_slot)
@@ -110,6 +131,7 @@ class MixedScheduling(Scheduler):
         return output
 
     def _schedule_generation(self, throttle_prefills: bool) -> SchedulerOutput:
+        self._step_size.saw_generation()
         if not self._recorder.enabled:
             return super().schedule(throttle_prefills)
         chunked = [r for r in self.running if r.is_prefill_chunk]

@@ -76,11 +76,7 @@ class IntraBatchScheduler:
         credit = self._credit if both_work else 0.0
         target = options.ttft_target_s
         # An urgent prefill may run at most one budget into debt, so embeddings are late but never starve.
-        borrow = (
-            view.budget
-            if target is not None and view.oldest_prefill_wait_s >= _URGENT * target
-            else -sys.maxsize
-        )
+        borrow = view.budget if target and view.oldest_prefill_wait_s >= _URGENT * target else -sys.maxsize
         decode = view.decode_tokens if options.count_decode else 0
         credit += decode * share
         embed_contested, prefill_contested = 0, decode
@@ -178,4 +174,4 @@ class IntraBatchScheduler:
         limit = min(largest, view.budget)
         if options.count_decode:
             limit = max(limit, view.decode_tokens)
-        return float(limit + (view.budget if options.ttft_target_s is not None else 0))
+        return float(limit + (view.budget if options.ttft_target_s else 0))

@@ -1,4 +1,4 @@
-"""What an operator may set about a policy. Defaults are the paper's."""
+"""What an operator may set about a policy. Defaults are the paper's, but for the TTFT target."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PolicyOptions:
     embed_bias: multiplies the embeddings' weight; 2 counts each waiting embedding token twice.
     max_embed_share: upper bound on the embeddings' part of a step's token budget (decodes included in it).
     count_decode: count expected decode tokens as generation work, and charge the decodes that ran.
-    ttft_target_s: seconds to first token to aim at; None for no target.
+    ttft_target_s: seconds to first token to aim at; 0 sets no target, as in the paper.
     """
 
     embed_chunk: int = 256
@@ -32,7 +32,7 @@ class PolicyOptions:
     embed_bias: float = 1.0
     max_embed_share: float = 1.0
     count_decode: bool = False
-    ttft_target_s: float | None = None
+    ttft_target_s: float = 0.5
 
     def __post_init__(self) -> None:
         _integer("embed_chunk", self.embed_chunk, 1)
@@ -41,8 +41,8 @@ class PolicyOptions:
         _positive("max_embed_share", self.max_embed_share, 1.0)
         if not isinstance(self.count_decode, bool):
             raise OptionError("count_decode", self.count_decode, "true or false")
-        if self.ttft_target_s is not None:
-            _positive("ttft_target_s", self.ttft_target_s, math.inf, " of seconds, or none")
+        if isinstance(self.ttft_target_s, bool) or self.ttft_target_s != 0:
+            _positive("ttft_target_s", self.ttft_target_s, math.inf, " of seconds, or 0")
 
 
 def _integer(field: str, value: Any, least: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orthrus.engine.config import KEY, OrthrusConfig
+from orthrus.engine.step_size import CPU_PROMPT_TOKENS
 from orthrus.policy.options import PolicyOptions
 from orthrus.policy.registry import POLICIES
 
@@ -16,7 +17,7 @@ POLICY_FLAGS: dict[str, tuple[type, str]] = {
     "prefill_chunk": (int, "most tokens of one prefill per scheduling opportunity; 0: no limit"),
     "embed_bias": (float, "weight of a waiting embedding token against a waiting prefill token"),
     "max_embed_share": (float, "upper bound on the embeddings' part of a step's token budget"),
-    "ttft_target_s": (float, "time to first token to aim at, in seconds"),
+    "ttft_target_s": (float, "time to first token to aim at, in seconds; 0: no target"),
 }
 
 
@@ -59,6 +60,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=None,
         help="rows of the batch for embeddings beyond --max-num-seqs (default: an eighth of it, at least 2)",
+    )
+    group.add_argument(
+        "--mixed-step-tokens",
+        type=int,
+        default=None,
+        help="most prompt tokens of a step beside generations; 0: no bound but --max-num-batched-tokens"
+        f" (default: {CPU_PROMPT_TOKENS} with ibs on CPU, else 0)",
     )
     group.add_argument(
         "--prefix-sums-mib",
@@ -115,6 +123,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         pooling=args.pooling,
         matryoshka=args.matryoshka,
         embed_slots=args.embed_slots,
+        mixed_step_tokens=args.mixed_step_tokens,
         prefix_sums_mib=args.prefix_sums_mib,
         pooling_function=args.pooling_function,
         pooling_buffer_tokens=args.pooling_buffer_tokens or 0,

@@ -1,0 +1,64 @@
+"""Steps are small while a generation is about, and for a while after; else they take the whole budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bare_scheduler import make_scheduler, request
+from engine_driver import embed, generate
+
+from orthrus.engine import step_size
+from orthrus.engine.scheduler import MixedScheduler
+from orthrus.engine.step_size import RECENT_S, StepSize
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [5.0]
+    monkeypatch.setattr(step_size.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_small_from_a_generation_until_some_time_after_it(clock):
+    size = StepSize(256)
+    assert size.tokens(2048, 0) == 2048
+    size.saw_generation()
+    assert size.tokens(2048, 8) == 264
+    clock[0] += RECENT_S - 0.1
+    assert size.tokens(2048, 0) == 256
+    clock[0] += 0.1
+    assert size.tokens(2048, 0) == 2048
+
+
+def test_never_more_than_the_engine_may_run_and_zero_is_no_bound(clock):
+    small, off = StepSize(256), StepSize(0)
+    small.saw_generation()
+    off.saw_generation()
+    assert (small.tokens(128, 100), off.tokens(2048, 100)) == (128, 2048)
+
+
+def scheduler_with(tiny_model: Path, **orthrus):
+    return make_scheduler(MixedScheduler, tiny_model, orthrus=orthrus)
+
+
+def total(scheduler) -> int:
+    return scheduler.schedule().total_num_scheduled_tokens
+
+
+def test_beside_a_generation_a_step_holds_the_bound_and_alone_the_budget(tiny_model: Path):
+    scheduler = scheduler_with(tiny_model, mixed_step_tokens=32)
+    for i in range(4):
+        scheduler.add_request(request(f"e{i}", 60, embed()))
+    assert total(scheduler) == 128
+    scheduler.add_request(request("g", 8, generate(16)))
+    assert total(scheduler) == 32
+    assert scheduler.max_num_scheduled_tokens == 128
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokens"), [({}, 256), ({"policy": "fcfs"}, None), ({"mixed_step_tokens": 0}, 0)]
+)
+def test_the_default_is_for_ibs_on_cpu(tiny_model: Path, settings, tokens):
+    scheduler = scheduler_with(tiny_model, **settings)
+    assert scheduler.settings.mixed_step_tokens == tokens
