@@ -5,7 +5,7 @@ import pytest
 from orthrus.engine.outlook import NEWEST_WEIGHT, Outlook
 from orthrus.policy.options import PolicyOptions
 from orthrus.policy.queues import KindQueue
-from orthrus.policy.work import Kind
+from orthrus.policy.work import Kind, WorkItem
 
 
 def generation(outputs, max_tokens, arrival=0.0):
@@ -32,14 +32,18 @@ class Waiting:
 
 
 def outlook(running=(), waiting=(), **options):
-    scheduler = SimpleNamespace(running=list(running), real_waiting=Waiting(*waiting))
+    scheduler = SimpleNamespace(
+        running=list(running),
+        requests={f"r{i}": request for i, request in enumerate(running)},
+        real_waiting=Waiting(*waiting),
+    )
     return Outlook(scheduler, PolicyOptions(**options))
 
 
 def test_both_estimates_are_zero_while_their_option_is_off():
     idle = outlook([generation(0, 100)], [generation(0, 50)], ttft_target_s=0)
     assert idle.expected_decode_tokens() == 0
-    assert idle.oldest_prefill_wait_s() == 0.0
+    assert idle.oldest_prefill_wait_s([]) == 0.0
 
 
 def test_expected_decodes_are_max_tokens_until_outputs_were_seen():
@@ -61,10 +65,12 @@ def test_an_output_longer_than_the_mean_still_counts_as_one_token():
 
 def test_the_oldest_wait_is_that_of_a_generation_without_a_first_token(monkeypatch):
     monkeypatch.setattr("orthrus.engine.outlook.time.time", lambda: 100.0)
+    prefilling = [WorkItem("r1", Kind.PREFILL, 8, 0, True)]
     view = outlook(
         [generation(3, 10, arrival=1.0), generation(0, 10, arrival=97.5)],
         [generation(0, 10, arrival=98.0)],
         ttft_target_s=1.0,
     )
-    assert view.oldest_prefill_wait_s() == pytest.approx(2.5)
-    assert outlook([generation(3, 10)], ttft_target_s=1.0).oldest_prefill_wait_s() == 0.0
+    assert view.oldest_prefill_wait_s(prefilling) == pytest.approx(2.5)
+    assert view.oldest_prefill_wait_s([]) == pytest.approx(2.0)
+    assert outlook([generation(3, 10)], ttft_target_s=1.0).oldest_prefill_wait_s([]) == 0.0

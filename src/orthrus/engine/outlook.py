@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 from orthrus.policy.work import Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from orthrus.engine.compat import Request
     from orthrus.engine.scheduler import MixedScheduling
     from orthrus.policy.options import PolicyOptions
+    from orthrus.policy.work import WorkItem
 
 NEWEST_WEIGHT = 0.1
 """Weight of the newest generation in the running mean of output lengths."""
@@ -42,14 +45,15 @@ class Outlook:
             expected = min(expected, self._mean_output * len(waiting.kinds[Kind.PREFILL]))
         return int(expected + sum(map(self._left, self._scheduler.running)))
 
-    def oldest_prefill_wait_s(self) -> float:
-        """Seconds since the arrival of the oldest generation that has no first token yet."""
+    def oldest_prefill_wait_s(self, in_flight: Iterable[WorkItem]) -> float:
+        """Seconds since the arrival of the oldest generation that waits or whose prefill is `in_flight`.
+
+        A preempted one that had its first token counts again from its arrival: it is late in any case.
+        """
         if not self._has_target:
             return 0.0
         scheduler = self._scheduler
-        arrivals = [
-            r.arrival_time for r in scheduler.running if r.pooling_params is None and not r.num_output_tokens
-        ]
+        arrivals = [scheduler.requests[item.request_id].arrival_time for item in in_flight]
         if scheduler.real_waiting:
             arrivals.append(scheduler.real_waiting.peek_request().arrival_time)
         return max(0.0, time.time() - min(arrivals)) if arrivals else 0.0

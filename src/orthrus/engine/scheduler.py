@@ -110,7 +110,7 @@ class MixedScheduling(Scheduler):
             prefill=queues[Kind.PREFILL],
             admit=admission,
             expected_decode_tokens=self._outlook.expected_decode_tokens(),
-            oldest_prefill_wait_s=self._outlook.oldest_prefill_wait_s(),
+            oldest_prefill_wait_s=self._outlook.oldest_prefill_wait_s(in_flight[Kind.PREFILL]),
             spare=self.max_num_scheduled_tokens if self.cache_config.enable_prefix_caching else 0,
         )
         plan = self.mix_policy.plan(view)
@@ -152,20 +152,21 @@ class MixedScheduling(Scheduler):
         """Running requests with prompt tokens to compute, the number of decodes, and the adapters held."""
         waiting = self.real_waiting
         in_flight: dict[Kind, list[WorkItem]] = {Kind.EMBED: [], Kind.PREFILL: []}
-        adapters = set()
-        decodes = 0
-        for request in self.running:
-            if request.lora_request is not None:
-                adapters.add(request.lora_request.lora_int_id)
-            if request.pooling_params is None and not request.is_prefill_chunk:
-                decodes += 1
-                continue
+        running = self.running
+        # Most of hundreds of running requests are decodes, which need nothing here: hence comprehensions.
+        adapters = (
+            {r.lora_request.lora_int_id for r in running if r.lora_request is not None}
+            if self.lora_config
+            else set()
+        )
+        prompts = [r for r in running if r.is_prefill_chunk or r.pooling_params is not None]
+        for request in prompts:
             left = request.num_tokens - request.num_computed_tokens
             if left > 0:
                 kind = kind_of(request)
                 order = waiting.orders[request.request_id]
                 in_flight[kind].append(WorkItem(request.request_id, kind, left, order, True))
-        return in_flight, decodes, adapters
+        return in_flight, len(running) - len(prompts), adapters
 
     def _execute(
         self, grants: StepGrants, waiting: WaitingByKind, throttle_prefills: bool

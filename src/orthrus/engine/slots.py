@@ -28,7 +28,7 @@ class SequenceSlots:
     """The slots still free in one step. Embeddings may take any, generations only up to their own number."""
 
     def __init__(self, scheduler: MixedScheduling) -> None:
-        embeddings = sum(request.pooling_params is not None for request in scheduler.running)
+        embeddings = len([None for request in scheduler.running if request.pooling_params is not None])
         # Streaming sessions and requests that hold KV blocks come back as generations, ahead of the others.
         held = scheduler.num_waiting_for_streaming_input + len(scheduler.kv_holding_waiting)
         self._all = scheduler.max_num_running_reqs - len(scheduler.running) - held

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -38,13 +39,20 @@ def share_metrics() -> None:
 def end_children(patience_s: float = 5) -> None:
     """Terminate every process that this one has started, and theirs; kill those that stay.
 
-    An engine that is still starting does not notice that the server has gone.
+    An engine that is still starting does not notice that the server has gone, and may start its worker after
+    it was told to end: so this looks again until nobody is left.
     """
-    ending = descendants()
-    for child in ending:
-        with suppress(psutil.NoSuchProcess):
-            child.terminate()
-    for child in psutil.wait_procs(ending, timeout=patience_s)[1]:
+    ending: set[psutil.Process] = set()
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end:
+        started = set(descendants()) - ending
+        for child in started:
+            with suppress(psutil.NoSuchProcess):
+                child.terminate()
+        ending |= started
+        if not psutil.wait_procs(ending, timeout=0.05)[1]:
+            break
+    for child in ending | set(descendants()):
         with suppress(psutil.NoSuchProcess):
             child.kill()
 
