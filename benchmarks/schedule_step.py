@@ -49,7 +49,7 @@ def measure(policy: str, model: Path, waiting: int) -> tuple[float, float]:
         TimedMixed,
         model,
         blocks=20_000,
-        orthrus={"policy": policy},
+        orthrus={"policy": policy, "mixed_step_tokens": 0},
         max_num_seqs=RUNNING,
         max_num_batched_tokens=BUDGET,
     )

@@ -40,7 +40,7 @@ def demo(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the server; 0 takes a free one.")] = 0,
     passages: Annotated[
         int | None,
-        typer.Option(min=2, help="How many to embed. [default: all, or what takes a minute]"),
+        typer.Option(min=2, help="How many to embed. [default: all, or what takes 45 s]"),
     ] = None,
     chats: Annotated[int, typer.Option(min=1, max=8, help="How many chats stream at once.")] = 4,
     plain: Annotated[

@@ -33,7 +33,7 @@ from orthrus.retrieval.passages import Passage, load_passages
 T = TypeVar("T")
 READY_SECONDS = 300.0
 SAMPLE = 32  # passages embedded alone, once before and once after the phase together
-TOGETHER_SECONDS = 60.0
+TOGETHER_SECONDS = 45.0
 LEAST_PASSAGES = 64
 CHAT_SECONDS = 10.0
 ANSWER_TOKENS = 48
@@ -49,7 +49,7 @@ KV_CACHE_BYTES = 2**30
 class DemoOptions:
     """What the user chose. `model` is a local folder or a Hugging Face id.
 
-    Without a number of `passages`, all are embedded, or as many as the machine can in about a minute.
+    Without a number of `passages`, all are embedded, or as many as the machine can in 45 s.
     """
 
     model: str

@@ -1,0 +1,123 @@
+"""Pure generation and pure embedding on one core: stock vLLM, Orthrus with FCFS and with IBS, in turn.
+
+    python benchmarks/pure_in_turn.py --kind generate
+    python benchmarks/pure_in_turn.py --kind embed
+
+The engines live in one process and run the same requests one after the other, in an order that turns round
+by round, so that a slow spell of the machine hits all of them; a ratio is the median over the rounds of
+stock vLLM's time divided by Orthrus' in the same round, with the quartiles. There is no server and no wait
+between processes: what is compared is scheduler, model runner and pooling.
+"""
+
+import argparse
+import gc
+import json
+import os
+import random
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, help="checkpoint folder; default: the sample model")
+    parser.add_argument("--kind", choices=["generate", "embed"], default="generate")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32], help="requests at once")
+    parser.add_argument("--prompt-tokens", type=int, help="default: 16 (generate), 128 (embed)")
+    parser.add_argument("--output-tokens", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
+    parser.add_argument("--core", default="0", help="CPU core that all engines are bound to")
+    parser.add_argument("--save", type=Path, help="append every round to this file, a JSON line each")
+    return parser.parse_args()
+
+
+ARGS = parse_args()
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ARGS.core
+os.environ["OMP_NUM_THREADS"] = (
+    "1"  # else torch has as many threads as the machine has cores, all on this one
+)
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+from vllm import LLM, PoolingParams, SamplingParams  # noqa: E402
+
+VOCABULARY = 20_000
+SHARED = {
+    "max_model_len": 2048,
+    "max_num_seqs": 64,
+    "enforce_eager": True,
+    "enable_prefix_caching": False,
+    "dtype": ARGS.dtype,
+    "disable_log_stats": True,
+}
+
+
+def engines(model: Path) -> dict[str, Any]:
+    """The three engines by name."""
+    stock: dict[str, Any] = {}
+    if ARGS.kind == "embed":
+        stock = {"runner": "pooling", "convert": "embed", "pooler_config": {"seq_pooling_type": "MEAN"}}
+    orthrus = {
+        name: {"additional_config": {"orthrus": {"policy": name, "pooling": "mean"}}}
+        for name in ("fcfs", "ibs")
+    }
+    settings = {"stock": stock, **orthrus}
+    return {name: LLM(model=str(model), **SHARED, **extra).llm_engine for name, extra in settings.items()}
+
+
+def run(engine: Any, prompts: list[list[int]], name: str) -> float:
+    """Seconds of wall time until every request has its answer."""
+    params: Any = PoolingParams(task="embed")
+    if ARGS.kind == "generate":
+        params = SamplingParams(max_tokens=ARGS.output_tokens, temperature=0, ignore_eos=True)
+    start = time.perf_counter()
+    for i, prompt in enumerate(prompts):
+        engine.add_request(f"{name}-{i}", {"prompt_token_ids": prompt}, params.clone())
+    while engine.has_unfinished_requests():
+        engine.step()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    model = ARGS.model
+    if model is None:
+        from orthrus.models import get
+
+        model = get("smollm2", lambda _stage: None)
+    found = engines(model)
+    length = ARGS.prompt_tokens or (16 if ARGS.kind == "generate" else 128)
+    print(f"{ARGS.kind}, {ARGS.dtype}: stock vLLM's time over Orthrus', median (quartiles)")  # noqa: T201
+    for clients in ARGS.clients:
+        rng = random.Random(clients)
+        prompts = [[rng.randrange(100, VOCABULARY) for _ in range(length)] for _ in range(clients)]
+        names = list(found)
+        ratios: dict[str, list[float]] = {"fcfs": [], "ibs": [], "ibs over fcfs": []}
+        for turn in range(ARGS.rounds + 1):
+            gc.collect()
+            took = {name: run(found[name], prompts, f"{clients}-{turn}") for name in names}
+            names = [*names[1:], names[0]]
+            if turn == 0:
+                continue  # warms up
+            ratios["fcfs"].append(took["stock"] / took["fcfs"])
+            ratios["ibs"].append(took["stock"] / took["ibs"])
+            ratios["ibs over fcfs"].append(took["fcfs"] / took["ibs"])
+            if ARGS.save:
+                with ARGS.save.open("a") as file:
+                    row = {"kind": ARGS.kind, "dtype": ARGS.dtype, "clients": clients, "round": turn}
+                    file.write(json.dumps({**row, "seconds": took}) + "\n")
+        shown = []
+        for name, values in ratios.items():
+            low, middle, high = statistics.quantiles(values, n=4)
+            shown.append(f"{name} {middle:.3f} ({low:.3f} to {high:.3f})")
+        print(f"  {clients:3} clients: {'; '.join(shown)}", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
