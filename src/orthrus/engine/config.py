@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -80,7 +81,7 @@ class OrthrusConfig(BaseModel):
         if Head.BUFFERED in (self.pooling, *self.allowed_pooling) and not self.pooling_function:
             raise ValueError("the buffered head needs a function: name it with --pooling-function")
 
-    @property
+    @cached_property
     def heads(self) -> tuple[Head, ...]:
         """The heads that requests may ask for; the buffered one only where the operator named a function."""
         buffered = [Head.BUFFERED] if self.pooling_function else []
