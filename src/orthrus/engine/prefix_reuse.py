@@ -59,8 +59,10 @@ class PrefixReuse:
     def shorten(self, request: Request, hit: tuple[Any, int, int, bool]) -> tuple[Any, int, int, bool]:
         """A prefix-cache hit of vLLM (blocks, tokens, …) cut back to the last boundary with a kept state."""
         blocks, tokens, junction, diverged = hit
+        if not tokens:
+            return hit
         head = self._spec(request).head
-        if not tokens or head is Head.LAST:
+        if head is Head.LAST:
             return hit
         kv = self._scheduler.kv_cache_manager
         found = None
