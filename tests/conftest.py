@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -10,11 +9,6 @@ import pytest
 
 # A shell starts its background jobs with SIGINT ignored, and every process here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# Left alone, vLLM would let the engines of all test processes compute on the same core.
-_process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_cores = sorted(os.sched_getaffinity(0))
-os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", str(_cores[_process % len(_cores)]))
 
 FOLDERS = {Path(__file__).parent / name for name in ("engine", "server")}
 FIXTURES = {"engine", "stock_engine", "sample_model", "tiny_model", "server", "fragile"}
