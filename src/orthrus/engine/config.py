@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orthrus.engine import checkpoint, compat, cpu_cores, cpu_dtype
+from orthrus.engine import checkpoint, compat, cpu_cores, cpu_dtype, cpu_memory
 from orthrus.engine.slots import default_embed_slots
 from orthrus.engine.step_size import CPU_PROMPT_TOKENS
 from orthrus.policy.options import PolicyOptions
@@ -134,6 +134,7 @@ def prepare(engine_args: EngineArgs) -> None:
         engine_args.runner = "generate"
     cpu_dtype.choose(engine_args)
     cpu_cores.use_all(engine_args)
+    cpu_memory.leave_room(engine_args)
 
 
 def apply(vllm_config: VllmConfig) -> None:
