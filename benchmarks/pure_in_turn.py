@@ -39,9 +39,8 @@ def parse_args() -> argparse.Namespace:
 ARGS = parse_args()
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ARGS.core
-os.environ["OMP_NUM_THREADS"] = (
-    "1"  # else torch has as many threads as the machine has cores, all on this one
-)
+# Else torch has as many threads as the machine has cores, all on this one.
+os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")

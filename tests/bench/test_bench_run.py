@@ -108,11 +108,12 @@ def test_overrides_change_every_load_they_fit():
         burstiness=0.5,
         repetitions=1,
         seed=7,
+        dtype="float32",
     )
     closed, opened = found.load  # the two closed loads have become one
     assert (closed.max_concurrency, closed.seconds, closed.num_prompts) == (2, 5, None)
     assert (opened.request_rate, opened.burstiness, opened.seconds) == (9, 0.5, 5)
-    assert (found.repetitions, found.seed) == (1, 7)
+    assert (found.repetitions, found.seed, found.server.dtype) == (1, 7, "float32")
     assert [workload.name for workload in found.expanded()] == ["mix-0.25", "mix-0.75"]
 
 
