@@ -3,10 +3,11 @@
     python benchmarks/pure_in_turn.py --kind generate
     python benchmarks/pure_in_turn.py --kind embed
 
-The engines live in one process and run the same requests one after the other, in an order that turns round
-by round, so that a slow spell of the machine hits all of them; a ratio is the median over the rounds of
-stock vLLM's time divided by Orthrus' in the same round, with the quartiles. There is no server and no wait
-between processes: what is compared is scheduler, model runner and pooling.
+The engines live in one process and answer the same requests at the same time, one step of each in turn, in
+an order that turns too, so that a slow spell of the machine, even of milliseconds, hits all of them alike. An
+engine's time is the sum of its own steps; a ratio is the median over the rounds of stock vLLM's time divided
+by Orthrus' in the same round, with the quartiles and the ratio of the sums over all rounds. There is no
+server and no wait between processes: what is compared is scheduler, model runner and pooling.
 """
 
 import argparse
@@ -48,6 +49,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 from vllm import LLM, PoolingParams, SamplingParams  # noqa: E402
 
 VOCABULARY = 20_000
+COMPARED = (("fcfs", "stock", "fcfs"), ("ibs", "stock", "ibs"), ("ibs over fcfs", "fcfs", "ibs"))
 SHARED = {
     "max_model_len": 2048,
     "max_num_seqs": 64,
@@ -71,17 +73,25 @@ def engines(model: Path) -> dict[str, Any]:
     return {name: LLM(model=str(model), **SHARED, **extra).llm_engine for name, extra in settings.items()}
 
 
-def run(engine: Any, prompts: list[list[int]], name: str) -> float:
-    """Seconds of wall time until every request has its answer."""
+def run(found: dict[str, Any], names: list[str], prompts: list[list[int]], tag: str) -> dict[str, float]:
+    """Seconds each engine spent on its own calls until every request has its answer in all of them."""
     params: Any = PoolingParams(task="embed")
     if ARGS.kind == "generate":
         params = SamplingParams(max_tokens=ARGS.output_tokens, temperature=0, ignore_eos=True)
-    start = time.perf_counter()
-    for i, prompt in enumerate(prompts):
-        engine.add_request(f"{name}-{i}", {"prompt_token_ids": prompt}, params.clone())
-    while engine.has_unfinished_requests():
-        engine.step()
-    return time.perf_counter() - start
+    took = dict.fromkeys(names, 0.0)
+    for name in names:
+        start = time.perf_counter()
+        for i, prompt in enumerate(prompts):
+            found[name].add_request(f"{tag}-{i}", {"prompt_token_ids": prompt}, params.clone())
+        took[name] += time.perf_counter() - start
+    order = list(names)
+    while working := [name for name in order if found[name].has_unfinished_requests()]:
+        for name in working:
+            start = time.perf_counter()
+            found[name].step()
+            took[name] += time.perf_counter() - start
+        order = [*order[1:], order[0]]
+    return took
 
 
 def main() -> None:
@@ -91,30 +101,31 @@ def main() -> None:
 
         model = get("smollm2", lambda _stage: None)
     found = engines(model)
+    gc.collect()
+    gc.freeze()
     length = ARGS.prompt_tokens or (16 if ARGS.kind == "generate" else 128)
-    print(f"{ARGS.kind}, {ARGS.dtype}: stock vLLM's time over Orthrus', median (quartiles)")  # noqa: T201
+    print(f"{ARGS.kind}, {ARGS.dtype}: stock vLLM's time over Orthrus', median (quartiles) of the rounds")  # noqa: T201
     for clients in ARGS.clients:
         rng = random.Random(clients)
         prompts = [[rng.randrange(100, VOCABULARY) for _ in range(length)] for _ in range(clients)]
         names = list(found)
-        ratios: dict[str, list[float]] = {"fcfs": [], "ibs": [], "ibs over fcfs": []}
+        rounds = []
         for turn in range(ARGS.rounds + 1):
             gc.collect()
-            took = {name: run(found[name], prompts, f"{clients}-{turn}") for name in names}
+            took = run(found, names, prompts, f"{clients}-{turn}")
             names = [*names[1:], names[0]]
             if turn == 0:
                 continue  # warms up
-            ratios["fcfs"].append(took["stock"] / took["fcfs"])
-            ratios["ibs"].append(took["stock"] / took["ibs"])
-            ratios["ibs over fcfs"].append(took["fcfs"] / took["ibs"])
+            rounds.append(took)
             if ARGS.save:
                 with ARGS.save.open("a") as file:
                     row = {"kind": ARGS.kind, "dtype": ARGS.dtype, "clients": clients, "round": turn}
                     file.write(json.dumps({**row, "seconds": took}) + "\n")
         shown = []
-        for name, values in ratios.items():
-            low, middle, high = statistics.quantiles(values, n=4)
-            shown.append(f"{name} {middle:.3f} ({low:.3f} to {high:.3f})")
+        for label, above, below in COMPARED:
+            low, middle, high = statistics.quantiles((took[above] / took[below] for took in rounds), n=4)
+            total = sum(took[above] for took in rounds) / sum(took[below] for took in rounds)
+            shown.append(f"{label} {middle:.3f} ({low:.3f} to {high:.3f}), of the sums {total:.3f}")
         print(f"  {clients:3} clients: {'; '.join(shown)}", flush=True)  # noqa: T201
 
 

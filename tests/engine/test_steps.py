@@ -51,10 +51,10 @@ def test_remaining_work_and_refusals_of_mixed_steps(tiny_model: Path, tmp_path: 
     scheduler.add_request(request("passed-over", 40, embed(), adapter=2))
     scheduler.add_request(request("text", 60, embed()))
     steps = trace_of(scheduler, path)
-    # The writer takes the only adapter slot in the first step itself, so there the head closes its own kind.
+    # The writer takes the only adapter slot, in the first step itself: there, too, the text overtakes.
     assert [step["remaining"] for step in steps[:3]] == [
         {"embed": 100, "prefill": 100},
-        {"embed": 100, "prefill": 0},
+        {"embed": 72, "prefill": 0},
         {"embed": 40, "prefill": 0},
     ]
     assert [step["refused"] for step in steps[:3]] == [{"embed": "adapter_slots"}] * 3

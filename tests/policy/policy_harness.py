@@ -30,7 +30,14 @@ def view(
     oldest_prefill_wait_s: float = 0.0,
 ) -> StepView:
     return StepView(
-        budget, decode_tokens, embed, prefill, admit, spare, expected_decode_tokens, oldest_prefill_wait_s
+        budget,
+        decode_tokens,
+        embed,
+        prefill,
+        admit,
+        lambda: spare,
+        expected_decode_tokens,
+        oldest_prefill_wait_s,
     )
 
 

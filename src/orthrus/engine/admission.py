@@ -11,8 +11,8 @@ from orthrus.engine.waiting import adapter_of
 from orthrus.policy.work import Kind, Refusal, WorkItem
 
 if TYPE_CHECKING:
+    from orthrus.engine.compat import Request
     from orthrus.engine.scheduler import MixedScheduling
-    from orthrus.engine.waiting import WaitingByKind
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Admission:
 
     It answers before vLLM's `schedule()` runs, with the same arithmetic (v1/core/sched/scheduler.py, the
     waiting loop; v1/core/kv_cache_manager.py, `allocate_slots`), because there a head that does not
-    fit ends the loop for both kinds. `adapters` are those of running requests.
+    fit ends the loop for both kinds. `running_embeddings` are among the scheduler's running requests.
 
     Requests without an adapter slot are passed over, as in vLLM (`has_adapter_slot`, `passed_over`). There
     a busy adapter can keep another one out for ever. Here, while the earliest request without a slot waits
@@ -40,38 +40,47 @@ class Admission:
     def __init__(
         self,
         scheduler: MixedScheduling,
-        waiting: WaitingByKind,
-        adapters: set[int],
+        running_embeddings: int,
         waiter: AdapterWaiter | None = None,
     ) -> None:
+        waiting = scheduler.real_waiting
         self.waiter = waiter if waiter is not None and waiter.request_id in waiting else None
         self.passed_over: dict[Kind, Refusal] = {}
         self._waiting = waiting
         self._kv = scheduler.kv_cache_manager
         self._whole_prompt = scheduler.scheduler_reserve_full_isl
         self._max_model_len = scheduler.max_model_len
-        self._slots = SequenceSlots(scheduler)
-        self._adapters = adapters
+        self._slots = SequenceSlots(scheduler, running_embeddings)
         self._max_adapters = scheduler.lora_config.max_loras if scheduler.lora_config else 0
+        self._adapters = (
+            {r.lora_request.lora_int_id for r in scheduler.running if r.lora_request is not None}
+            if self._max_adapters
+            else set()
+        )
         self._max_overtaken = scheduler.max_num_running_reqs
         self._free_blocks = self._kv.block_pool.get_num_free_blocks()
         self._watermark = self._kv.watermark_blocks if scheduler.running else 0
-        self._buffer = BufferRoom(scheduler.settings, scheduler.running)
+        has_buffer = scheduler.settings.pooling_buffer_tokens > 0
+        self._buffer = BufferRoom(scheduler.settings, scheduler.running) if has_buffer else None
+        self._budget = scheduler.max_num_scheduled_tokens
+        self._prefixes = scheduler.prefixes
+        self._admitted: list[Request] = []
 
     def __call__(self, item: WorkItem) -> Refusal | None:
         request = self._waiting[item.request_id]
-        adapter = adapter_of(request)
+        adapter = adapter_of(request) if self._max_adapters else 0
         if adapter and not self.has_adapter_slot(item, adapter):
             return Refusal.ADAPTER_SLOTS  # the other kind took the last slot after this one became the head
         if self.waiter is not None and self.waiter.request_id == item.request_id:
             self.waiter = None  # it may still lack something else, but holds nobody back for an adapter
         if not self._slots.is_free(item.kind):
             return Refusal.SEQUENCE_SLOTS
-        if not self._take_blocks(item):
+        if not self._take_blocks(item, request):
             return Refusal.KV_BLOCKS
-        if not self._buffer.take(request):
+        if self._buffer is not None and not self._buffer.take(request):
             return Refusal.POOLING_BUFFER
         self._slots.take(item.kind)
+        self._admitted.append(request)
         self._watermark = self._kv.watermark_blocks
         if adapter:
             self._adapters.add(adapter)
@@ -79,6 +88,10 @@ class Admission:
             if waiter is not None:
                 waiter.overtaken += 1
         return None
+
+    def spare_tokens(self) -> int:
+        """Tokens to plan beyond the budget, for what cached prefixes of those admitted leave unused."""
+        return self._budget if any(map(self._prefixes.may_hit, self._admitted)) else 0
 
     def has_adapter_slot(self, item: WorkItem, adapter: int) -> bool:
         """Whether a waiting request of this adapter could start; if not, it is passed over in this step."""
@@ -97,12 +110,11 @@ class Admission:
     def _waiter_before(self, item: WorkItem) -> AdapterWaiter | None:
         return self.waiter if self.waiter is not None and item.order > self.waiter.order else None
 
-    def _take_blocks(self, item: WorkItem) -> bool:
-        request = self._waiting[item.request_id]
+    def _take_blocks(self, item: WorkItem, request: Request) -> bool:
         tokens = min(request.num_tokens if self._whole_prompt else item.remaining, self._max_model_len)
-        hits = self._kv.empty_kv_cache_blocks
-        cached = 0
-        needed = self._blocks(item, tokens, hits, cached)
+        needed = self._prefixes.blocks_of(tokens)
+        if needed is None or needed + self._watermark > self._free_blocks:
+            needed = self._blocks(item, tokens, self._kv.empty_kv_cache_blocks, 0)
         if needed + self._watermark > self._free_blocks:
             # Only when memory is short is a cached prefix worth a second look-up.
             hits, cached, _ = self._kv.get_computed_blocks(request)

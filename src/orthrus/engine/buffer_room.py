@@ -29,8 +29,6 @@ class BufferRoom:
 
     def take(self, request: Request) -> bool:
         """Take the pages of `request`, if it needs any; False where they are not free."""
-        if not self._config.pooling_buffer_tokens:
-            return True
         needed = self._pages(request)
         if not needed:
             return True

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vllm.config import SchedulerConfig as SchedulerConfig
     from vllm.config import VllmConfig as VllmConfig
     from vllm.distributed.device_communicators.shm_broadcast import SpinCondition as SpinCondition
+    from vllm.distributed.parallel_state import get_pp_group as get_pp_group
     from vllm.engine.arg_utils import AsyncEngineArgs as AsyncEngineArgs
     from vllm.engine.arg_utils import EngineArgs as EngineArgs
     from vllm.entrypoints.cli.serve import ServeSubcommand as ServeSubcommand
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler as Scheduler
     from vllm.v1.engine.core import EngineCore as EngineCore
     from vllm.v1.engine.input_processor import InputProcessor as InputProcessor
+    from vllm.v1.kv_cache_interface import FullAttentionSpec as FullAttentionSpec
     from vllm.v1.outputs import AsyncModelRunnerOutput as AsyncModelRunnerOutput
     from vllm.v1.outputs import ModelRunnerOutput as ModelRunnerOutput
     from vllm.v1.request import Request as Request
@@ -106,7 +108,9 @@ SEAM: dict[str, tuple[str, str]] = {
     "ScoringIOProcessors": ("vllm.entrypoints.pooling.scoring.io_processor", "ScoringIOProcessors"),
     "InputProcessor": ("vllm.v1.engine.input_processor", "InputProcessor"),
     "EngineCore": ("vllm.v1.engine.core", "EngineCore"),
+    "get_pp_group": ("vllm.distributed.parallel_state", "get_pp_group"),
     "SpinCondition": ("vllm.distributed.device_communicators.shm_broadcast", "SpinCondition"),
+    "FullAttentionSpec": ("vllm.v1.kv_cache_interface", "FullAttentionSpec"),
     "Request": ("vllm.v1.request", "Request"),
     "RequestStatus": ("vllm.v1.request", "RequestStatus"),
     "RequestQueue": ("vllm.v1.core.sched.request_queue", "RequestQueue"),

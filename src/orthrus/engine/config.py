@@ -124,7 +124,8 @@ def prepare(engine_args: EngineArgs) -> None:
     """Settle what vLLM would decide otherwise before its own validation.
 
     A generative checkpoint with sentence-transformers files would be loaded for embeddings only
-    (vllm/config/model.py, `_get_default_runner_type`). Raises UnsupportedConfigError for a pooler config.
+    (vllm/config/model.py, `_get_default_runner_type`). Raises UnsupportedConfigError for a pooler config
+    and for asynchronous scheduling over a pipeline.
     """
     if engine_args.pooler_config is not None:
         raise UnsupportedConfigError(
@@ -132,6 +133,12 @@ def prepare(engine_args: EngineArgs) -> None:
         )
     if engine_args.runner == "auto":
         engine_args.runner = "generate"
+    if engine_args.pipeline_parallel_size > 1:
+        if engine_args.async_scheduling:
+            raise UnsupportedConfigError(
+                "--async-scheduling does not work with pipeline parallelism on vLLM's V1 runner; drop it"
+            )
+        engine_args.async_scheduling = False
     cpu_dtype.choose(engine_args)
     cpu_cores.use_all(engine_args)
     cpu_memory.leave_room(engine_args)

@@ -54,11 +54,16 @@ class Lanes:
 
     def first(self) -> str | None:
         """The request that comes first in order, whatever its adapter."""
-        heads = [next(iter(lane)) for lane in self._lanes.values()]
+        heads = [item for lane in self._lanes.values() if (item := lane.first()) is not None]
+        if len(heads) == 1:
+            return heads[0].request_id
         return min(heads, key=lambda item: item.order).request_id if heads else None
 
     def startable(self, is_open: IsOpen) -> Iterator[WorkItem]:
         """The requests in order, lazily; a lane that `is_open` refuses when its turn comes is left out."""
+        if len(self._lanes) == 1 and 0 in self._lanes:
+            yield from self._lanes[0].waiting()
+            return
         heads: list[tuple[Any, WorkItem, int, Iterator[WorkItem]]] = []
         for adapter, lane in self._lanes.items():
             items = iter(lane)

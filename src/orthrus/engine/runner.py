@@ -35,6 +35,8 @@ class MixedModelRunner(GPUModelRunner):
 
     pooler: StepPooler
     _may_hold_nan = False
+    _has_queue = False
+    _late: ModelRunnerOutput | AsyncModelRunnerOutput | None = None
     input_batch: MixedInputBatch
 
     @classmethod
@@ -43,6 +45,7 @@ class MixedModelRunner(GPUModelRunner):
         runner.__class__ = cls
         runner.input_batch.__class__ = MixedInputBatch
         runner.pooler = StepPooler(runner.vllm_config, runner.device)
+        runner._has_queue = runner.vllm_config.max_concurrent_batches > 1
 
     def may_reinitialize_input_batch(self, *args: Any, **kwargs: Any) -> None:
         super().may_reinitialize_input_batch(*args, **kwargs)
@@ -110,7 +113,7 @@ class MixedModelRunner(GPUModelRunner):
         num_scheduled_tokens: int,
         num_scheduled_tokens_np: np.ndarray,
         kv_connector_output: Any,
-    ) -> ModelRunnerOutput | AsyncModelRunnerOutput:
+    ) -> ModelRunnerOutput | AsyncModelRunnerOutput | None:
         batch = self.input_batch
         batch.prev_sampled_token_ids = None
         batch.prev_req_id_to_index = None
@@ -120,12 +123,22 @@ class MixedModelRunner(GPUModelRunner):
             kv_connector_output=kv_connector_output,
         )
         vectors = self._pool_embedding_slice(hidden_states)
+        answer: ModelRunnerOutput | AsyncModelRunnerOutput = output
         if self.device.type == "cpu":
             output.pooler_output = vectors
-            return output
-        return PooledOutput(output, vectors)
+        else:
+            answer = PooledOutput(output, vectors)
+        if not self._has_queue:
+            return answer
+        # With batches in flight vLLM samples after every step of a generative engine and only reads that
+        # answer (v1/engine/core.py, `step_with_batch_queue`).
+        self._late = answer
+        return None
 
     def sample_tokens(self, grammar_output: Any) -> Any:
+        late, self._late = self._late, None
+        if late is not None:
+            return late
         state = self.execute_model_state
         vectors: Vectors = []
         if state is not None and self.input_batch.pooling_params:

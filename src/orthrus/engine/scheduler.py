@@ -19,6 +19,8 @@ from orthrus.engine.grants import StepGrants
 from orthrus.engine.lanes import InFlightThenWaiting
 from orthrus.engine.outlook import Outlook
 from orthrus.engine.prefix_reuse import PrefixReuse
+from orthrus.engine.prefixes import Prefixes
+from orthrus.engine.running_prompts import RunningPrompts
 from orthrus.engine.step_size import StepSize
 from orthrus.engine.steps import StepRecord, StepRecorder
 from orthrus.engine.waiting import StepQueue, WaitingByKind, kind_of
@@ -44,6 +46,8 @@ class MixedScheduling(Scheduler):
         options = PolicyOptions(**config.policy_options)
         self.mix_policy = make(config.policy, options)
         self._outlook = Outlook(self, options)
+        self._prompts = RunningPrompts()
+        self.prefixes = Prefixes(self)
         self.settings: OrthrusConfig = config
         self.embeddings: set[str] = set()
         self.real_waiting: WaitingByKind = self.waiting
@@ -79,12 +83,16 @@ class MixedScheduling(Scheduler):
         if not self.embeddings or self._pause_state == PauseState.PAUSED_ALL:
             return self._schedule_generation(throttle_prefills)
         budget = self.max_num_scheduled_tokens
-        in_flight, decodes, adapters = self._running_work()
+        prompts = self._prompts.current(self.running)
+        in_flight = self._in_flight(prompts)
+        decodes = len(self.running) - len(prompts)
         if decodes or in_flight[Kind.PREFILL] or waiting:
             self._step_size.saw_generation()
         self.max_num_scheduled_tokens = self._step_size.tokens(budget, decodes)
         try:
-            return self._schedule_mixed(in_flight, decodes, adapters, throttle_prefills)
+            embeddings = sum(r.pooling_params is not None for r in prompts)
+            admission = Admission(self, embeddings, self._adapter_waiter)
+            return self._schedule_mixed(in_flight, decodes, admission, throttle_prefills)
         finally:
             self.max_num_scheduled_tokens = budget
 
@@ -92,13 +100,12 @@ class MixedScheduling(Scheduler):
         self,
         in_flight: dict[Kind, list[WorkItem]],
         decodes: int,
-        adapters: set[int],
+        admission: Admission,
         throttle_prefills: bool,
     ) -> SchedulerOutput:
-        """Plan a step over both kinds, let vLLM carry it out, and settle. Takes `_running_work()`."""
+        """Plan a step over both kinds, let vLLM carry it out, and settle."""
         waiting = self.real_waiting
         self._reuse.begin_step()
-        admission = Admission(self, waiting, adapters, self._adapter_waiter)
         queues = {
             kind: InFlightThenWaiting(items, waiting.kinds[kind], admission.has_adapter_slot)
             for kind, items in in_flight.items()
@@ -111,7 +118,7 @@ class MixedScheduling(Scheduler):
             admit=admission,
             expected_decode_tokens=self._outlook.expected_decode_tokens(),
             oldest_prefill_wait_s=self._outlook.oldest_prefill_wait_s(in_flight[Kind.PREFILL]),
-            spare=self.max_num_scheduled_tokens if self.cache_config.enable_prefix_caching else 0,
+            spare=admission.spare_tokens,
         )
         plan = self.mix_policy.plan(view)
         self._adapter_waiter = admission.waiter
@@ -121,6 +128,10 @@ class MixedScheduling(Scheduler):
             record = StepRecord.before(self, left, admission.passed_over | plan.refused)
         grants = StepGrants(plan)
         output = self._execute(grants, waiting, throttle_prefills)
+        if self.connector is None:
+            self._prompts.saw(output, self.requests)
+        else:
+            self._prompts.forget()  # blocks that could not be loaded turn decodes into prompts again
         self._reuse.attach_orders(output, self.embeddings)
         scheduled = grants.by_kind(output.num_scheduled_tokens)
         scheduled[Kind.DECODE] = output.total_num_scheduled_tokens - sum(scheduled.values())
@@ -132,6 +143,7 @@ class MixedScheduling(Scheduler):
 
     def _schedule_generation(self, throttle_prefills: bool) -> SchedulerOutput:
         self._step_size.saw_generation()
+        self._prompts.forget()
         if not self._recorder.enabled:
             return super().schedule(throttle_prefills)
         chunked = [r for r in self.running if r.is_prefill_chunk]
@@ -148,25 +160,17 @@ class MixedScheduling(Scheduler):
         self._recorder.write(record)
         return output
 
-    def _running_work(self) -> tuple[dict[Kind, list[WorkItem]], int, set[int]]:
-        """Running requests with prompt tokens to compute, the number of decodes, and the adapters held."""
-        waiting = self.real_waiting
+    def _in_flight(self, prompts: list[Request]) -> dict[Kind, list[WorkItem]]:
+        """The running `prompts` with tokens left to compute, by kind."""
+        orders = self.real_waiting.orders
         in_flight: dict[Kind, list[WorkItem]] = {Kind.EMBED: [], Kind.PREFILL: []}
-        running = self.running
-        # Most of hundreds of running requests are decodes, which need nothing here: hence comprehensions.
-        adapters = (
-            {r.lora_request.lora_int_id for r in running if r.lora_request is not None}
-            if self.lora_config
-            else set()
-        )
-        prompts = [r for r in running if r.is_prefill_chunk or r.pooling_params is not None]
         for request in prompts:
             left = request.num_tokens - request.num_computed_tokens
             if left > 0:
                 kind = kind_of(request)
-                order = waiting.orders[request.request_id]
+                order = orders[request.request_id]
                 in_flight[kind].append(WorkItem(request.request_id, kind, left, order, True))
-        return in_flight, len(running) - len(prompts), adapters
+        return in_flight
 
     def _execute(
         self, grants: StepGrants, waiting: WaitingByKind, throttle_prefills: bool
@@ -201,8 +205,17 @@ class MixedScheduling(Scheduler):
     def _reserve_prefill_lookahead(
         self, request: Request, num_computed_tokens: int, num_new_tokens: int
     ) -> int:
-        tokens: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
         grants = self._grants
+        if (
+            grants is not None
+            and grants.run_decodes
+            and num_new_tokens == 1
+            and not request.is_prefill_chunk
+            and request.pooling_params is None
+            and request.request_id not in grants.kinds
+        ):
+            return 1  # a decode, as most of hundreds are: the short way to what the rest would say
+        tokens: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
         if grants is None:
             return tokens
         if request.request_id in grants:

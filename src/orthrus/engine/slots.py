@@ -27,12 +27,11 @@ def default_embed_slots(max_num_seqs: int) -> int:
 class SequenceSlots:
     """The slots still free in one step. Embeddings may take any, generations only up to their own number."""
 
-    def __init__(self, scheduler: MixedScheduling) -> None:
-        embeddings = len([None for request in scheduler.running if request.pooling_params is not None])
+    def __init__(self, scheduler: MixedScheduling, running_embeddings: int) -> None:
         # Streaming sessions and requests that hold KV blocks come back as generations, ahead of the others.
         held = scheduler.num_waiting_for_streaming_input + len(scheduler.kv_holding_waiting)
         self._all = scheduler.max_num_running_reqs - len(scheduler.running) - held
-        self._generations = scheduler.generation_slots - (len(scheduler.running) - embeddings) - held
+        self._generations = scheduler.generation_slots - (len(scheduler.running) - running_embeddings) - held
 
     def is_free(self, kind: Kind) -> bool:
         """Whether a request of this kind can start."""

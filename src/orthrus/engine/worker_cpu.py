@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from orthrus.engine import cpu_wait, lora_cpu
-from orthrus.engine.compat import CPUModelRunner
+from orthrus.engine.compat import CPUModelRunner, get_pp_group
 from orthrus.engine.compat import CPUWorker as VllmCPUWorker
 from orthrus.engine.integrity import WorkerIntegrity
 from orthrus.engine.runner import MixedModelRunner
@@ -11,6 +13,16 @@ from orthrus.engine.runner import MixedModelRunner
 
 class MixedCPUModelRunner(MixedModelRunner, CPUModelRunner):
     """Mixed steps over vLLM's CPU runner (v1/worker/cpu_model_runner.py)."""
+
+    intermediate_tensors: Any
+
+    def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
+        super().initialize_kv_cache(*args, **kwargs)
+        if self.intermediate_tensors is None and not get_pp_group().is_first_rank:
+            # vLLM makes these in the warm-up for the compiler only, and an eager pipeline needs them too.
+            self.intermediate_tensors = self.model.make_empty_intermediate_tensors(
+                batch_size=self.max_num_tokens, dtype=self.model_config.dtype, device=self.device
+            )
 
 
 class CPUWorker(WorkerIntegrity, VllmCPUWorker):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from orthrus.policy.cursor import Cursor
@@ -90,11 +90,13 @@ class Homogeneous:
         plan.decode = not plan.chunks
 
 
-def _fill_in_order(plan: Plan, cursors: tuple[Cursor, ...], budget: int, spare: int) -> None:
-    """Give out `budget` tokens in order of arrival, then up to `spare` more to waiting requests."""
+def _fill_in_order(
+    plan: Plan, cursors: tuple[Cursor, ...], budget: int, ask_spare: Callable[[], int]
+) -> None:
+    """Give out `budget` tokens in order of arrival, then those of `ask_spare` to waiting requests."""
     chunks = plan.chunks
     capped: list[tuple[WorkItem, int, int]] = []
-    spare = spare if budget > 0 else 0
+    had_budget = budget > 0
     while budget > 0 and (cursor := _earliest(cursors)) is not None:
         item = cursor.item
         assert item is not None
@@ -113,7 +115,8 @@ def _fill_in_order(plan: Plan, cursors: tuple[Cursor, ...], budget: int, spare: 
             if left > tokens:
                 again.append((item, left - tokens, cap))
         capped = again
-    if budget == 0:
+    if had_budget and budget == 0:
+        spare = ask_spare()
         for cursor in cursors:
             cursor.keep_waiting_only()
         while spare > 0 and (cursor := _earliest(cursors)) is not None:

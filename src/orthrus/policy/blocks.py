@@ -33,6 +33,10 @@ class SortedBlocks:
         for block in self._blocks:
             yield from block
 
+    def first(self) -> Entry | None:
+        """The smallest entry."""
+        return self._blocks[0][0] if self._blocks else None
+
     def add(self, entry: Entry) -> None:
         """Insert `entry` at its place."""
         self._size += 1
@@ -58,9 +62,10 @@ class SortedBlocks:
 
     def remove(self, entry: Entry) -> None:
         """Take `entry` out; ValueError if it is not there."""
-        at = bisect_left(self._lasts, entry)
+        is_first = self.first() is entry
+        at = 0 if is_first else bisect_left(self._lasts, entry)
         block = self._blocks[at] if at < len(self._blocks) else []
-        index = bisect_left(block, entry)
+        index = 0 if is_first else bisect_left(block, entry)
         if index == len(block) or block[index] is not entry:
             raise ValueError(f"{entry!r} is not in this list")
         del block[index]

@@ -13,7 +13,8 @@ class Cursor:
     """Walks one queue in order, asks admission once for each waiting request, and grants chunks.
 
     `item` is the head that the next opportunity would serve, None once the kind is closed for this step: its
-    queue is used up, a head was refused (`refusal`), or its `allowance` of tokens is spent. `left` is what
+    queue is used up, a head was refused (`refusal`), or its `allowance` of tokens is spent. A head without an
+    adapter slot is passed over and closes nothing, as in vLLM. `left` is what
     the head still has to compute after the chunks granted so far. `cap` bounds one opportunity.
     """
 
@@ -62,9 +63,13 @@ class Cursor:
         item = self.item
         assert item is not None
         if not self._admitted:
-            self.refusal = self._admit(item)
-            if self.refusal is not None:
-                self.item = None
+            refusal = self._admit(item)
+            if refusal is not None:
+                self.refusal = refusal
+                if refusal is Refusal.ADAPTER_SLOTS:
+                    self.skip()  # those behind may need an adapter in use, or none
+                else:
+                    self.item = None
                 return 0
             self._admitted = True
         tokens = min(self.left, limit, self.cap, self.allowance)

@@ -110,10 +110,10 @@ class IntraBatchScheduler:
                 break
             if embed.item is None or prefill.item is None:
                 contested = (embed_contested, prefill_contested)
-            if view.spare <= 0 or budget > 0 or view.budget <= 0:
+            if budget > 0 or view.budget <= 0:
                 break
             spare = True
-            budget = view.spare
+            budget = view.spare()
             embed.keep_waiting_only()
             prefill.keep_waiting_only()
 
@@ -128,8 +128,10 @@ class IntraBatchScheduler:
 
     def settle(self, scheduled: Mapping[Kind, int]) -> None:
         """Charge what really ran. ValueError if a count is negative, RuntimeError if nothing was planned."""
-        embed, prefill, decode = (scheduled.get(kind, 0) for kind in Kind)
-        if min(embed, prefill, decode) < 0:
+        embed = scheduled.get(Kind.EMBED, 0)
+        prefill = scheduled.get(Kind.PREFILL, 0)
+        decode = scheduled.get(Kind.DECODE, 0)
+        if embed < 0 or prefill < 0 or decode < 0:
             raise ValueError(f"scheduled tokens must not be negative: {dict(scheduled)}")
         pending, self._pending = self._pending, None
         if pending is None:

@@ -67,6 +67,11 @@ class KindQueue:
         except KeyError:
             raise KeyError(f"request {request_id!r} is not in the {self.kind} queue") from None
 
+    def first(self) -> WorkItem | None:
+        """The request that iteration would begin with."""
+        entry = self._flying.first() or self._waiting.first()
+        return self._items[entry[2]] if entry is not None else None
+
     def waiting(self) -> Iterator[WorkItem]:
         """The waiting requests in order, lazily."""
         items = self._items

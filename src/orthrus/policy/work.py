@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 
 class Kind(StrEnum):
@@ -18,6 +18,9 @@ class Kind(StrEnum):
     EMBED = "embed"
     PREFILL = "prefill"
     DECODE = "decode"
+
+    # Enum's own is a Python function, and kinds are dictionary keys all over a step.
+    __hash__ = str.__hash__
 
 
 class Refusal(StrEnum):
@@ -32,8 +35,7 @@ class Refusal(StrEnum):
     BLOCKED = "blocked"
 
 
-@dataclass(frozen=True, slots=True)
-class WorkItem:
+class WorkItem(NamedTuple):
     """One request as a policy sees it.
 
     `remaining` counts the prompt tokens still to compute; `order` is its rank of arrival (any comparable
@@ -61,6 +63,11 @@ class WorkQueue(Protocol):
     def __iter__(self) -> Iterator[WorkItem]: ...
 
 
+def no_spare() -> int:
+    """The `spare` of an engine whose requests always take what they were granted."""
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class StepView:
     """What a policy is given in each step.
@@ -68,11 +75,13 @@ class StepView:
     `budget` is the step's token budget with the decode reservation already taken off; `decode_tokens` is
     that reservation. `admit` is asked once for each waiting request that a policy wants to start, in the
     order in which it wants them: None admits it (and its slot, blocks and adapter count as taken for
-    the rest of this step), a Refusal closes its kind for this step. `spare` asks for that many
-    tokens of further opportunities beyond the budget (marked `spare`): an engine uses them when a
-    prefix-cache hit shortens a planned prefill. `expected_decode_tokens` are the output tokens that all
-    generations, waiting ones included, are still expected to produce; `oldest_prefill_wait_s` is how long
-    the oldest waiting generation has waited, in seconds. Both serve options of IBS; 0 where these are off.
+    the rest of this step), a Refusal closes its kind for this step, but for ADAPTER_SLOTS, which passes over
+    this request only. `spare` is asked once the budget is
+    used up, and says for how many tokens further opportunities are wanted (marked `spare`): an engine uses
+    them when a prefix-cache hit shortens a planned prompt. `expected_decode_tokens` are the output tokens
+    that all generations, waiting ones included, are still expected to produce; `oldest_prefill_wait_s` is
+    how long the oldest waiting generation has waited, in seconds. Both serve options of IBS; 0 where these
+    are off.
     """
 
     budget: int
@@ -80,13 +89,12 @@ class StepView:
     embed: WorkQueue
     prefill: WorkQueue
     admit: Callable[[WorkItem], Refusal | None]
-    spare: int = 0
+    spare: Callable[[], int] = no_spare
     expected_decode_tokens: int = 0
     oldest_prefill_wait_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """`tokens` tokens of one request, granted in one step."""
 
     request_id: str

@@ -1,0 +1,79 @@
+"""The short answers about blocks and cached prefixes agree with vLLM's KV cache manager."""
+
+from pathlib import Path
+
+import pytest
+from bare_scheduler import BLOCK, answer, make_scheduler, request
+from engine_driver import embed, generate
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.request import Request
+
+from orthrus.engine.scheduler import MixedScheduler
+
+pytestmark = pytest.mark.engine
+
+
+def hashed(name: str, tokens: list[int], params) -> Request:
+    pooling = params if type(params).__name__ == "PoolingParams" else None
+    return Request(
+        request_id=name,
+        prompt_token_ids=tokens,
+        sampling_params=None if pooling else params,
+        pooling_params=pooling,
+        block_hasher=get_request_block_hasher(BLOCK, sha256),
+    )
+
+
+@pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK, 300])
+def test_blocks_of_a_prompt_are_those_that_vllm_counts(length: int, tiny_model: Path):
+    scheduler = make_scheduler(MixedScheduler, tiny_model)
+    kv = scheduler.kv_cache_manager
+    counted = kv.coordinator.get_num_blocks_to_allocate(
+        request_id="new",
+        num_tokens=length,
+        new_computed_blocks=kv.empty_kv_cache_blocks.blocks,
+        num_encoder_tokens=0,
+        total_computed_tokens=0,
+        num_local_computed_tokens=0,
+        num_tokens_main_model=length,
+        apply_admission_cap=True,
+        prefill_end=length,
+    )
+    assert scheduler.prefixes.blocks_of(length) == counted
+
+
+def test_a_prompt_may_hit_only_once_its_first_block_is_cached(tiny_model: Path):
+    init_none_hash(sha256)
+    scheduler = make_scheduler(MixedScheduler, tiny_model, enable_prefix_caching=True)
+    known, other = list(range(100, 200)), list(range(300, 400))
+    may_hit = scheduler.prefixes.may_hit
+    again = hashed("again", [*known, 9], generate(4))
+    assert not may_hit(again)
+    scheduler.add_request(hashed("first", known, generate(1)))
+    answer(scheduler, scheduler.schedule())
+    assert may_hit(again)
+    assert not may_hit(hashed("other", other, embed()))
+    assert not may_hit(hashed("short", known[: BLOCK - 1], generate(4)))
+    blocks, cached = scheduler.kv_cache_manager.get_computed_blocks(again)[:2]
+    assert cached == len(known) // BLOCK * BLOCK
+    assert len(blocks.blocks[0]) == len(known) // BLOCK
+
+
+def test_nothing_hits_while_prefix_caching_is_off(tiny_model: Path):
+    init_none_hash(sha256)
+    scheduler = make_scheduler(MixedScheduler, tiny_model, enable_prefix_caching=False)
+    known = list(range(100, 200))
+    scheduler.add_request(hashed("first", known, generate(1)))
+    answer(scheduler, scheduler.schedule())
+    assert not scheduler.prefixes.may_hit(hashed("again", known, generate(1)))
+
+
+def test_where_blocks_are_not_plain_the_manager_is_asked(tiny_model: Path):
+    scheduler = make_scheduler(MixedScheduler, tiny_model)
+    scheduler.prefixes._is_plain = False
+    assert scheduler.prefixes.blocks_of(64) is None
+    for i in range(3):
+        scheduler.add_request(request(f"e{i}", 40, embed()))
+    scheduler.add_request(request("g", 40, generate(2)))
+    assert len(scheduler.schedule().num_scheduled_tokens) > 1
