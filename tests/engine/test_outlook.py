@@ -24,11 +24,8 @@ class Waiting:
         for i, _ in enumerate(requests):
             self.kinds[Kind.PREFILL].add(f"w{i}", 1, i)
 
-    def __bool__(self):
-        return bool(self.requests)
-
-    def peek_request(self):
-        return self.requests[0]
+    def first_generation(self):
+        return self.requests[0] if self.requests else None
 
 
 def outlook(running=(), waiting=(), **options):

@@ -9,6 +9,7 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request
 
+from orthrus.engine.prefixes import Prefixes
 from orthrus.engine.scheduler import MixedScheduler
 
 pytestmark = pytest.mark.engine
@@ -40,14 +41,14 @@ def test_blocks_of_a_prompt_are_those_that_vllm_counts(length: int, tiny_model: 
         apply_admission_cap=True,
         prefill_end=length,
     )
-    assert scheduler.prefixes.blocks_of(length) == counted
+    assert Prefixes(scheduler).blocks_of(length) == counted
 
 
 def test_a_prompt_may_hit_only_once_its_first_block_is_cached(tiny_model: Path):
     init_none_hash(sha256)
     scheduler = make_scheduler(MixedScheduler, tiny_model, enable_prefix_caching=True)
     known, other = list(range(100, 200)), list(range(300, 400))
-    may_hit = scheduler.prefixes.may_hit
+    may_hit = Prefixes(scheduler).may_hit
     again = hashed("again", [*known, 9], generate(4))
     assert not may_hit(again)
     scheduler.add_request(hashed("first", known, generate(1)))
@@ -66,14 +67,13 @@ def test_nothing_hits_while_prefix_caching_is_off(tiny_model: Path):
     known = list(range(100, 200))
     scheduler.add_request(hashed("first", known, generate(1)))
     answer(scheduler, scheduler.schedule())
-    assert not scheduler.prefixes.may_hit(hashed("again", known, generate(1)))
+    assert not Prefixes(scheduler).may_hit(hashed("again", known, generate(1)))
 
 
 def test_where_blocks_are_not_plain_the_manager_is_asked(tiny_model: Path):
     scheduler = make_scheduler(MixedScheduler, tiny_model)
-    scheduler.prefixes._is_plain = False
-    assert scheduler.prefixes.blocks_of(64) is None
-    for i in range(3):
-        scheduler.add_request(request(f"e{i}", 40, embed()))
-    scheduler.add_request(request("g", 40, generate(2)))
-    assert len(scheduler.schedule().num_scheduled_tokens) > 1
+    scheduler._admission._prefixes._is_plain = False
+    assert scheduler._admission._prefixes.blocks_of(64) is None
+    scheduler.add_request(request("text", 40, embed()))
+    scheduler.add_request(request("prompt", 40, generate(2)))
+    assert scheduler.schedule().num_scheduled_tokens == {"text": 40, "prompt": 40}

@@ -54,8 +54,9 @@ class Outlook:
             return 0.0
         scheduler = self._scheduler
         arrivals = [scheduler.requests[item.request_id].arrival_time for item in in_flight]
-        if scheduler.real_waiting:
-            arrivals.append(scheduler.real_waiting.peek_request().arrival_time)
+        waiting = scheduler.real_waiting.first_generation()
+        if waiting is not None:
+            arrivals.append(waiting.arrival_time)
         return max(0.0, time.time() - min(arrivals)) if arrivals else 0.0
 
     def _left(self, request: Request) -> float:

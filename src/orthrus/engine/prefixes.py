@@ -26,8 +26,9 @@ class Prefixes:
         self._is_plain = len(groups) == 1 and type(groups[0].kv_cache_spec) is FullAttentionSpec
         self._block_size: int = kv.coordinator.group_block_sizes[0] if self._is_plain else 0
         self._pool = kv.block_pool
-        self._is_caching: bool = scheduler.cache_config.enable_prefix_caching
         self._has_connector = scheduler.connector is not None
+        self._is_caching: bool = scheduler.cache_config.enable_prefix_caching
+        self.is_used = self._is_caching or self._has_connector
 
     def blocks_of(self, tokens: int) -> int | None:
         """KV blocks for `tokens` tokens of a request that holds none; None where the manager must say."""

@@ -12,14 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orthrus.engine import cpu_wait, integrity
-from orthrus.engine.admission import AdapterWaiter, Admission
+from orthrus.engine.admission import Admission
 from orthrus.engine.compat import AsyncScheduler, PauseState, RequestStatus, Scheduler
 from orthrus.engine.config import OrthrusConfig
 from orthrus.engine.grants import StepGrants
 from orthrus.engine.lanes import InFlightThenWaiting
 from orthrus.engine.outlook import Outlook
 from orthrus.engine.prefix_reuse import PrefixReuse
-from orthrus.engine.prefixes import Prefixes
 from orthrus.engine.running_prompts import RunningPrompts
 from orthrus.engine.step_size import StepSize
 from orthrus.engine.steps import StepRecord, StepRecorder
@@ -47,13 +46,12 @@ class MixedScheduling(Scheduler):
         self.mix_policy = make(config.policy, options)
         self._outlook = Outlook(self, options)
         self._prompts = RunningPrompts()
-        self.prefixes = Prefixes(self)
         self.settings: OrthrusConfig = config
         self.embeddings: set[str] = set()
         self.real_waiting: WaitingByKind = self.waiting
         self._grants: StepGrants | None = None
         self._stuck: Kind | None = None
-        self._adapter_waiter: AdapterWaiter | None = None
+        self._admission = Admission(self)
         self._reuse = PrefixReuse(self, config)
         self._step_size = StepSize(config.mixed_step_tokens or 0)
         integrity.install()
@@ -90,9 +88,8 @@ class MixedScheduling(Scheduler):
             self._step_size.saw_generation()
         self.max_num_scheduled_tokens = self._step_size.tokens(budget, decodes)
         try:
-            embeddings = sum(r.pooling_params is not None for r in prompts)
-            admission = Admission(self, embeddings, self._adapter_waiter)
-            return self._schedule_mixed(in_flight, decodes, admission, throttle_prefills)
+            self._admission.begin_step(len([r for r in prompts if r.pooling_params is not None]))
+            return self._schedule_mixed(in_flight, decodes, throttle_prefills)
         finally:
             self.max_num_scheduled_tokens = budget
 
@@ -100,11 +97,11 @@ class MixedScheduling(Scheduler):
         self,
         in_flight: dict[Kind, list[WorkItem]],
         decodes: int,
-        admission: Admission,
         throttle_prefills: bool,
     ) -> SchedulerOutput:
         """Plan a step over both kinds, let vLLM carry it out, and settle."""
         waiting = self.real_waiting
+        admission = self._admission
         self._reuse.begin_step()
         queues = {
             kind: InFlightThenWaiting(items, waiting.kinds[kind], admission.has_adapter_slot)
@@ -121,13 +118,12 @@ class MixedScheduling(Scheduler):
             spare=admission.spare_tokens,
         )
         plan = self.mix_policy.plan(view)
-        self._adapter_waiter = admission.waiter
         record = None
         if self._recorder.enabled:
             left = {kind: queue.remaining for kind, queue in queues.items()}
             record = StepRecord.before(self, left, admission.passed_over | plan.refused)
         grants = StepGrants(plan)
-        output = self._execute(grants, waiting, throttle_prefills)
+        output = self._execute(grants, admission.admitted, throttle_prefills)
         if self.connector is None:
             self._prompts.saw(output, self.requests)
         else:
@@ -173,14 +169,10 @@ class MixedScheduling(Scheduler):
         return in_flight
 
     def _execute(
-        self, grants: StepGrants, waiting: WaitingByKind, throttle_prefills: bool
+        self, grants: StepGrants, starting: list[Request], throttle_prefills: bool
     ) -> SchedulerOutput:
-        """Let vLLM's schedule() run exactly this plan."""
-        starting = [
-            waiting[request_id]
-            for request_id in grants.kinds
-            if self.requests[request_id].status != RequestStatus.RUNNING
-        ]
+        """Let vLLM's schedule() run exactly this plan, in which `starting` begin, in this order."""
+        waiting = self.real_waiting
         if self._stuck is not None:
             # A head that vLLM refused although it seemed to fit goes last this time, behind the other kind
             # (but before spare tokens, which run out before they are used up).

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orthrus.policy.work import Kind
-
 if TYPE_CHECKING:
     from orthrus.engine.scheduler import MixedScheduling
 
@@ -24,21 +22,12 @@ def default_embed_slots(max_num_seqs: int) -> int:
     return max(LEAST, max_num_seqs // SHARE)
 
 
-class SequenceSlots:
-    """The slots still free in one step. Embeddings may take any, generations only up to their own number."""
-
-    def __init__(self, scheduler: MixedScheduling, running_embeddings: int) -> None:
-        # Streaming sessions and requests that hold KV blocks come back as generations, ahead of the others.
-        held = scheduler.num_waiting_for_streaming_input + len(scheduler.kv_holding_waiting)
-        self._all = scheduler.max_num_running_reqs - len(scheduler.running) - held
-        self._generations = scheduler.generation_slots - (len(scheduler.running) - running_embeddings) - held
-
-    def is_free(self, kind: Kind) -> bool:
-        """Whether a request of this kind can start."""
-        return self._all > 0 and (kind is Kind.EMBED or self._generations > 0)
-
-    def take(self, kind: Kind) -> None:
-        """Count a slot as taken for the rest of the step."""
-        self._all -= 1
-        if kind is not Kind.EMBED:
-            self._generations -= 1
+def free_slots(scheduler: MixedScheduling, running_embeddings: int) -> tuple[int, int]:
+    """Slots still free: all of them, which embeddings may take, and those that generations may take."""
+    running = len(scheduler.running)
+    # Streaming sessions and requests that hold KV blocks come back as generations, ahead of the others.
+    held = scheduler.num_waiting_for_streaming_input + len(scheduler.kv_holding_waiting)
+    return (
+        scheduler.max_num_running_reqs - running - held,
+        scheduler.generation_slots - (running - running_embeddings) - held,
+    )

@@ -43,23 +43,24 @@ class WaitingByKind(RequestQueue):
     Without embeddings it behaves as vLLM's own: `peek` and `pop` serve generations in order of arrival, or
     of priority. A request keeps the order of its first arrival, so one that comes back (preempted, or
     skipped for its adapter) takes its old place again. Blocked requests wait apart until `promote`
-    finds them ready.
+    finds them ready; `requests` are the others, by id.
     """
 
     def __init__(self, policy: SchedulingPolicy) -> None:
         self.kinds = {kind: Lanes(kind) for kind in (Kind.EMBED, Kind.PREFILL)}
+        self._generations = self.kinds[Kind.PREFILL]
         self.max_output_tokens = 0
         self.orders: dict[str, tuple[float, ...]] = {}
         self._by_priority = policy == SchedulingPolicy.PRIORITY
         self._arrivals = count()
-        self._requests: dict[str, Request] = {}
+        self.requests: dict[str, Request] = {}
         self._blocked: dict[str, Request] = {}
 
     def __contains__(self, request_id: object) -> bool:
-        return request_id in self._requests
+        return request_id in self.requests
 
     def __getitem__(self, request_id: str) -> Request:
-        return self._requests[request_id]
+        return self.requests[request_id]
 
     def add_request(self, request: Request) -> None:
         request_id = request.request_id
@@ -71,7 +72,7 @@ class WaitingByKind(RequestQueue):
         if request.status in BLOCKED:
             self._blocked[request_id] = request
             return
-        self._requests[request_id] = request
+        self.requests[request_id] = request
         self.max_output_tokens += _max_output_tokens(request)
         self.kinds[kind_of(request)].add(
             request_id,
@@ -82,6 +83,8 @@ class WaitingByKind(RequestQueue):
 
     def promote(self, is_ready: Callable[[Request], bool], deferred: set[Request]) -> None:
         """Move blocked requests that `is_ready` lets pass into their queue (and out of `deferred`)."""
+        if not self._blocked:
+            return
         for request in [r for r in self._blocked.values() if is_ready(r)]:
             del self._blocked[request.request_id]
             deferred.discard(request)
@@ -93,7 +96,7 @@ class WaitingByKind(RequestQueue):
 
     def remove_request(self, request: Request) -> None:
         request_id = request.request_id
-        if self._blocked.pop(request_id, None) is None and self._requests.pop(request_id, None) is not None:
+        if self._blocked.pop(request_id, None) is None and self.requests.pop(request_id, None) is not None:
             self.kinds[kind_of(request)].remove(request_id)
             self.max_output_tokens -= _max_output_tokens(request)
 
@@ -109,10 +112,15 @@ class WaitingByKind(RequestQueue):
             self.add_request(request)
 
     def peek_request(self) -> Request:
-        first = self.kinds[Kind.PREFILL].first()
+        first = self.first_generation()
         if first is None:
             raise IndexError("peek from an empty queue")
-        return self._requests[first]
+        return first
+
+    def first_generation(self) -> Request | None:
+        """The generation that comes first in order."""
+        first = self._generations.first()
+        return self.requests[first] if first is not None else None
 
     def pop_request(self) -> Request:
         request = self.peek_request()
@@ -123,10 +131,10 @@ class WaitingByKind(RequestQueue):
         return len(self.kinds[Kind.PREFILL]) > 0
 
     def __len__(self) -> int:
-        return len(self._requests) + len(self._blocked)
+        return len(self.requests) + len(self._blocked)
 
     def __iter__(self) -> Iterator[Request]:
-        return chain(self._blocked.values(), self._requests.values())
+        return chain(self._blocked.values(), self.requests.values())
 
 
 class StepQueue(RequestQueue):
