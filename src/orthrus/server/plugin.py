@@ -27,7 +27,9 @@ class OrthrusEndpoints:
         args = app.state.args
         if not is_requested(args.additional_config):
             return
+        from orthrus.engine import compat
         from orthrus.server.embeddings import router
+        from orthrus.server.first_finding import stop_at_first
         from orthrus.server.guard import Guard
         from orthrus.server.routes import check_first
         from orthrus.server.shutdown import why_unavailable
@@ -39,6 +41,9 @@ class OrthrusEndpoints:
             max_requests=args.max_open_requests,
             unavailable=lambda: why_unavailable(getattr(app.state, "orthrus_engine", None), args),
         )
+        stop_at_first(compat.ResponsesRequest, "input")
+        stop_at_first(compat.ChatCompletionRequest, "messages")
+        stop_at_first(compat.BatchChatCompletionRequest, "messages")
         check_first(app)
         app.include_router(router)
         app.include_router(state_router)
@@ -54,6 +59,7 @@ class OrthrusEndpoints:
             tokenize_for_shapes,
         )
         from orthrus.server.handlers import install
+        from orthrus.server.lengths import name_inputs, name_prompts
         from orthrus.server.shutdown import watch
         from orthrus.server.tokens import MixedServingPooling, MixedServingScores
 
@@ -73,6 +79,12 @@ class OrthrusEndpoints:
             *app_state.serving_scores.io_processors.values(),
         ):
             honour_pooling_field(processor)
+        for processor in (
+            app_state.serving_embedding.io_processor,
+            *app_state.serving_pooling.io_processors.values(),
+        ):
+            name_inputs(processor, limits.max_model_len)
+        name_prompts(app_state.online_renderer, limits.max_model_len)
         app_state.orthrus_engine = engine_client
         watch(engine_client, args)
         install(self._app, engine_client, args)
