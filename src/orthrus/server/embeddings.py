@@ -20,6 +20,7 @@ from orthrus.engine.config import OrthrusConfig
 from orthrus.engine.embedding import POOLING_KEY, SPANS_KEY
 from orthrus.server import spans
 from orthrus.server.checks import EmbeddingLimits, check_embedding, parse_body
+from orthrus.server.errors import RequestError
 from orthrus.server.findings import explain
 from orthrus.server.routes import refuse_long_model_name
 from orthrus.server.shapes import splits, tokenization
@@ -141,6 +142,6 @@ async def create_embedding(raw_request: Request, content: Annotated[bytes, Depen
         request = _REQUEST.validate_python(body)
     except ValidationError as error:
         message, field = explain(error.errors(), body)
-        raise VLLMValidationError(message, parameter=field) from error
+        raise RequestError(message, field) from error
     response: Response = await state.serving_embedding(request, raw_request)
     return response

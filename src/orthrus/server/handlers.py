@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from orthrus.engine.compat import GenerationError, GracefulHTTPError, VLLMError, VLLMValidationError
+from orthrus.engine.compat import GenerationError, GracefulHTTPError, VLLMError
 from orthrus.server.errors import RequestError, clipped
 from orthrus.server.findings import explain
 from orthrus.server.lengths import FIELDS, is_too_long, too_long
@@ -58,14 +58,16 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     return error_response(str(error.detail), error.status_code, None, headers)
 
 
+async def on_wrong_body(_request: Request, error: Exception) -> Response:
+    """What pydantic finds wrong with a body, a query or a header."""
+    assert isinstance(error, RequestValidationError)
+    message, field = explain(error.errors(), error.body)
+    return error_response(message, HTTPStatus.BAD_REQUEST, field)
+
+
 def install(app: FastAPI, engine_client: Any, args: Namespace) -> None:
     """Put our handlers before vLLM's (entrypoints/serve/exception_handling), which must be registered."""
     vllm_error: Any = app.exception_handlers[VLLMError]
-
-    async def on_wrong_body(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        message, field = explain(error.errors(), error.body)
-        return await on_vllm_error(request, VLLMValidationError(message, parameter=field))
 
     async def on_vllm_error(request: Request, error: Exception) -> Response:
         field = FIELDS.get(request.url.path.removeprefix(request.scope.get("root_path", "")))
