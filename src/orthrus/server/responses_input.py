@@ -45,9 +45,8 @@ def _check_parts(parts: list[Any], where: str, *, texts: bool) -> None:
         place = f"{where}[{i}]"
         kind = part.get("type") if isinstance(part, dict) else None
         if not isinstance(kind, str) or (texts and kind not in PARTS):
-            raise RequestError(
-                f"{place} is {short(part)}; allowed: objects of type {', '.join(PARTS)}", place
-            )
+            allowed = f"objects of type {', '.join(PARTS)}" if texts else "objects with a 'type'"
+            raise RequestError(f"{place} is {short(part)}; allowed: {allowed}", place)
         field = PARTS.get(kind)
         if texts and field is not None and not isinstance(part.get(field), str):
             raise RequestError(
