@@ -118,7 +118,6 @@ def test_the_input_that_is_too_long_is_named(client, path, field):
         ("/v1/responses", {"input": [{"type": "function_call", "name": "a", "id": 3}] * 2000}),
         ("/v1/responses", {"input": [{"role": "user", "content": [{}] * 100_000}]}),
         ("/v1/chat/completions", {"messages": [{}] * 100_000}),
-        ("/v1/chat/completions", {"messages": [{"role": "user"}] * 50_000}),
         ("/tokenize", {"messages": [{}] * 100_000}),
     ],
 )

@@ -22,13 +22,6 @@ if TYPE_CHECKING:
     from vllm.entrypoints.cli.serve import ServeSubcommand as ServeSubcommand
     from vllm.entrypoints.launchers.cli_args import make_arg_parser as make_arg_parser
     from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args as validate_parsed_serve_args
-    from vllm.entrypoints.openai.chat_completion.protocol import (
-        BatchChatCompletionRequest as BatchChatCompletionRequest,
-    )
-    from vllm.entrypoints.openai.chat_completion.protocol import (
-        ChatCompletionRequest as ChatCompletionRequest,
-    )
-    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest as ResponsesRequest
     from vllm.entrypoints.pooling.embed.io_processor import TokenEmbedIOProcessor as TokenEmbedIOProcessor
     from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest as EmbeddingRequest
     from vllm.entrypoints.pooling.embed.serving import ServingEmbedding as ServingEmbedding
@@ -105,15 +98,6 @@ SEAM: dict[str, tuple[str, str]] = {
     "validate_json_request": ("vllm.entrypoints.serve.utils.api_utils", "validate_json_request"),
     "with_cancellation": ("vllm.entrypoints.serve.utils.api_utils", "with_cancellation"),
     "load_aware_call": ("vllm.entrypoints.serve.utils.api_utils", "load_aware_call"),
-    "ChatCompletionRequest": (
-        "vllm.entrypoints.openai.chat_completion.protocol",
-        "ChatCompletionRequest",
-    ),
-    "BatchChatCompletionRequest": (
-        "vllm.entrypoints.openai.chat_completion.protocol",
-        "BatchChatCompletionRequest",
-    ),
-    "ResponsesRequest": ("vllm.entrypoints.openai.responses.protocol", "ResponsesRequest"),
     "EmbeddingRequest": ("vllm.entrypoints.pooling.embed.protocol", "EmbeddingRequest"),
     "ServingEmbedding": ("vllm.entrypoints.pooling.embed.serving", "ServingEmbedding"),
     "TokenEmbedIOProcessor": ("vllm.entrypoints.pooling.embed.io_processor", "TokenEmbedIOProcessor"),

@@ -50,7 +50,7 @@ def refuse_files(body: dict[str, Any], *fields: str) -> None:
             raise RequestError(f"{field} is given; this model takes text only", field)
 
 
-def _refuse_parts(outermost: list[Any] | dict[str, Any], field: str) -> None:
+def _refuse_parts(outermost: Any, field: str) -> None:
     """Look at every object in which a message or a part may lie.
 
     Those are the items of lists, and of the fields `content` and `output` (a tool's result). Arguments of a

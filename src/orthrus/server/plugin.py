@@ -27,9 +27,7 @@ class OrthrusEndpoints:
         args = app.state.args
         if not is_requested(args.additional_config):
             return
-        from orthrus.engine import compat
         from orthrus.server.embeddings import router
-        from orthrus.server.first_finding import stop_at_first
         from orthrus.server.guard import Guard
         from orthrus.server.routes import check_first
         from orthrus.server.shutdown import why_unavailable
@@ -41,9 +39,6 @@ class OrthrusEndpoints:
             max_requests=args.max_open_requests,
             unavailable=lambda: why_unavailable(getattr(app.state, "orthrus_engine", None), args),
         )
-        stop_at_first(compat.ResponsesRequest, "input")
-        stop_at_first(compat.ChatCompletionRequest, "messages")
-        stop_at_first(compat.BatchChatCompletionRequest, "messages")
         check_first(app)
         app.include_router(router)
         app.include_router(state_router)
