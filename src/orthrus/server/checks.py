@@ -12,8 +12,10 @@ from typing import Any
 
 from orthrus.server.errors import RequestError, is_int, short
 from orthrus.server.fields import EMBEDDINGS, check_whole_numbers, refuse_misplaced
-from orthrus.server.inputs import check_count, check_input, check_unicode
+from orthrus.server.inputs import check_count, check_input
+from orthrus.server.media import refuse_media
 from orthrus.server.shapes import check_shapes, splits
+from orthrus.server.values import check_values
 
 ENCODINGS = ("float", "base64", "bytes", "bytes_only")
 
@@ -28,6 +30,7 @@ class EmbeddingLimits:
     max_inputs: int
     allowed_pooling: tuple[str, ...]
     smaller_dimensions: bool
+    text_only: bool = True
 
 
 def parse_body(content: bytes) -> object:
@@ -42,7 +45,7 @@ def parse_body(content: bytes) -> object:
 
 def check_embedding(body: object, limits: EmbeddingLimits, route: str = EMBEDDINGS) -> dict[str, Any]:
     """The request body, checked and normalised. Raises RequestError."""
-    request = check_object(body, route)
+    request = check_object(body, route, limits)
     if "input" not in request and "messages" not in request:
         raise RequestError("'input' (or 'messages') is required", "input")
     _check_encoding(request)
@@ -60,11 +63,13 @@ def check_embedding(body: object, limits: EmbeddingLimits, route: str = EMBEDDIN
     return request
 
 
-def check_object(body: object, route: str) -> dict[str, Any]:
+def check_object(body: object, route: str, limits: EmbeddingLimits) -> dict[str, Any]:
     """A copy of the body of a request to `route`: an object, its fields at the right place. RequestError."""
     if not isinstance(body, dict):
         raise RequestError("the request body must be a JSON object", "body")
-    check_unicode(body.get("model"), "model", "model")
+    check_values(body)
+    if limits.text_only:
+        refuse_media(body)
     refuse_misplaced(body, route)
     check_whole_numbers(body)
     return dict(body)

@@ -22,7 +22,7 @@ from orthrus.server import spans
 from orthrus.server.checks import EmbeddingLimits, check_embedding, parse_body
 from orthrus.server.errors import RequestError
 from orthrus.server.findings import explain
-from orthrus.server.handlers import raise_refusal
+from orthrus.server.routes import refuse_long_model_name
 from orthrus.server.shapes import splits, tokenization
 from orthrus.server.tokens import refuse_nonfinite
 from orthrus.server.windows import Windows
@@ -117,6 +117,7 @@ def limits_of(vllm_config: Any, max_inputs: int) -> EmbeddingLimits:
         max_inputs=max_inputs,
         allowed_pooling=tuple(head.value for head in config.heads),
         smaller_dimensions=model.is_matryoshka,
+        text_only=not model.is_multimodal_model,
     )
 
 
@@ -135,13 +136,12 @@ async def content_of(raw_request: Request) -> bytes:
 async def create_embedding(raw_request: Request, content: Annotated[bytes, Depends(content_of)]) -> Response:
     """OpenAI's embeddings route; the fields that are ours are in docs/pooling.md."""
     state = raw_request.app.state
+    body = check_embedding(parse_body(content), state.orthrus_limits)
+    refuse_long_model_name(body.get("model"), state.openai_serving_models)
     try:
-        body = check_embedding(parse_body(content), state.orthrus_limits)
         request = _REQUEST.validate_python(body)
-    except RequestError as error:
-        raise_refusal(error)
     except ValidationError as error:
         message, field = explain(error.errors(), body)
-        raise VLLMValidationError(message, parameter=field) from error
+        raise RequestError(message, field) from error
     response: Response = await state.serving_embedding(request, raw_request)
     return response

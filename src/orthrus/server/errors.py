@@ -12,6 +12,18 @@ class RequestError(ValueError):
         self.status = status
 
 
+def check_unicode(text: str, where: str, param: str) -> None:
+    """Refuse a string with a lone surrogate, which no tokenizer takes. Raises RequestError."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"{where} has a lone surrogate ({text[error.start]!r}) at character {error.start}; "
+            f"it is not valid Unicode text",
+            param,
+        ) from error
+
+
 def is_int(value: object) -> bool:
     """A whole number; JSON's true and false are none."""
     return isinstance(value, int) and not isinstance(value, bool)
@@ -23,4 +35,9 @@ def short(value: object) -> str:
         text = repr(value)
     except (RecursionError, ValueError):  # nested too deep, or a number of too many digits
         text = f"a {type(value).__name__}"
+    return clipped(text)
+
+
+def clipped(text: str) -> str:
+    """At most 60 characters of a text."""
     return text if len(text) <= 60 else f"{text[:60]}…"

@@ -28,6 +28,9 @@ def explain(errors: Sequence[Any], body: object) -> tuple[str, str]:
         if finding["type"] == "json_invalid":
             reason = finding.get("ctx", {}).get("error", finding["msg"])
             return f"the request body is not JSON: {reason} at character {finding['loc'][-1]}", "body"
+    first = findings[0]["loc"]
+    if len(first) > 1 and first[0] in SOURCES[1:]:  # not about the body at all
+        return f"{first[1]} is {short(findings[0].get('input'))}; {_expected(findings[:1])}", str(first[1])
     placed = [(path, finding) for finding in findings if (path := _path(finding["loc"], body))]
     if not placed:
         return _about_the_whole(findings[0], body)

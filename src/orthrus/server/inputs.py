@@ -54,24 +54,9 @@ def check_input(given: Any, limits: InputLimits, *, truncated: bool) -> None:
 
 
 def check_text(text: str, where: str, param: str) -> None:
-    """Refuse an empty text, and one that is no Unicode. Raises RequestError."""
+    """Refuse an empty text. Raises RequestError."""
     if not text:
         raise RequestError(f"{where} is an empty string; give at least one character", param)
-    check_unicode(text, where, param)
-
-
-def check_unicode(text: object, where: str, param: str) -> None:
-    """Refuse a string with a lone surrogate, which no tokenizer takes. Raises RequestError."""
-    if not isinstance(text, str):
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise RequestError(
-            f"{where} has a lone surrogate ({text[error.start]!r}) at character {error.start}; "
-            f"it is not valid Unicode text",
-            param,
-        ) from error
 
 
 def _check_item(item: Any, where: str, kind: type, limits: InputLimits, *, truncated: bool) -> None:
@@ -82,8 +67,8 @@ def _check_item(item: Any, where: str, kind: type, limits: InputLimits, *, trunc
     if not item:
         raise RequestError(f"{where} is empty; give at least one character or token id", "input")
     if isinstance(item, str):
-        check_unicode(item, where, "input")
-    elif all(isinstance(message, dict) for message in item):
+        return
+    if all(isinstance(message, dict) for message in item):
         _check_messages(item, where)
     else:
         _check_token_ids(item, where, limits, truncated=truncated)
@@ -95,14 +80,21 @@ def _check_messages(messages: list[dict[str, Any]], where: str) -> None:
             raise RequestError(f"{where}[{i}] is a chat message without a 'role'", "input")
 
 
-def _check_token_ids(ids: list[Any], where: str, limits: InputLimits, *, truncated: bool) -> None:
+def check_token_ids(ids: list[Any], where: str, param: str, limits: InputLimits) -> None:
+    """Refuse what is no whole number (a boolean, too), or not in the vocabulary. Raises RequestError."""
+    if set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < limits.vocab_size:
+        return
     for i, token_id in enumerate(ids):
         if not is_int(token_id) or not 0 <= token_id < limits.vocab_size:
             raise RequestError(
                 f"{where}[{i}] is {short(token_id)}; token ids are whole numbers from 0 to "
                 f"{limits.vocab_size - 1}",
-                "input",
+                param,
             )
+
+
+def _check_token_ids(ids: list[Any], where: str, limits: InputLimits, *, truncated: bool) -> None:
+    check_token_ids(ids, where, "input", limits)
     if not truncated and len(ids) > limits.max_model_len:
         raise RequestError(
             f"{where} has {len(ids)} tokens; this model takes at most {limits.max_model_len} "

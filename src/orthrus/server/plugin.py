@@ -54,6 +54,7 @@ class OrthrusEndpoints:
             tokenize_for_shapes,
         )
         from orthrus.server.handlers import install
+        from orthrus.server.lengths import name_inputs, name_prompts
         from orthrus.server.shutdown import watch
         from orthrus.server.tokens import MixedServingPooling, MixedServingScores
 
@@ -73,6 +74,12 @@ class OrthrusEndpoints:
             *app_state.serving_scores.io_processors.values(),
         ):
             honour_pooling_field(processor)
+        for processor in (
+            app_state.serving_embedding.io_processor,
+            *app_state.serving_pooling.io_processors.values(),
+        ):
+            name_inputs(processor, limits.max_model_len)
+        name_prompts(app_state.online_renderer, limits.max_model_len)
         app_state.orthrus_engine = engine_client
         watch(engine_client, args)
         install(self._app, engine_client, args)

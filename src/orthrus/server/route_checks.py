@@ -20,6 +20,7 @@ from orthrus.server.checks import (
 from orthrus.server.errors import RequestError, short
 from orthrus.server.fields import COHERE, POOLING, RERANK, SCORE
 from orthrus.server.inputs import check_count, check_text
+from orthrus.server.media import refuse_files
 
 PAIRS = (("queries", "documents"), ("text_1", "text_2"), ("data_1", "data_2"), ("queries", "items"))
 SCORINGS = ("cosine", "maxsim")
@@ -29,7 +30,7 @@ COHERE_INPUTS = ("texts", "inputs", "images")
 def check_pooling(body: object, limits: EmbeddingLimits) -> dict[str, Any]:
     """A request to /pooling; one with `data` only is for an I/O processor plugin, which checks it itself."""
     if isinstance(body, dict) and "data" in body and not {"input", "messages"} & body.keys():
-        return check_object(body, POOLING)
+        return check_object(body, POOLING, limits)
     request = check_embedding(body, limits, POOLING)
     if request.get("task") == TOKEN_TASK and request.get("pooling") is not None:
         raise RequestError(f"pooling has no effect with task {TOKEN_TASK!r}; drop one of them", "pooling")
@@ -38,7 +39,7 @@ def check_pooling(body: object, limits: EmbeddingLimits) -> dict[str, Any]:
 
 def check_score(body: object, limits: EmbeddingLimits) -> dict[str, Any]:
     """A request to /score: one query or as many as documents, in one of vLLM's pairs of fields."""
-    request = check_object(body, SCORE)
+    request = check_object(body, SCORE, limits)
     given = {field for pair in PAIRS for field in pair if field in request}
     pair = next((pair for pair in PAIRS if set(pair) == given), None)
     if pair is None:
@@ -59,7 +60,7 @@ def check_score(body: object, limits: EmbeddingLimits) -> dict[str, Any]:
 
 def check_rerank(body: object, limits: EmbeddingLimits) -> dict[str, Any]:
     """A request to /rerank, /v1/rerank or /v2/rerank: one query, any number of documents up to the limit."""
-    request = check_object(body, RERANK)
+    request = check_object(body, RERANK, limits)
     for field in ("query", "documents"):
         if field not in request:
             raise RequestError(f"'{field}' is required", field)
@@ -73,7 +74,7 @@ def check_rerank(body: object, limits: EmbeddingLimits) -> dict[str, Any]:
 
 def check_cohere(body: object, limits: EmbeddingLimits) -> dict[str, Any]:
     """A request to /v2/embed, in Cohere's form."""
-    request = check_object(body, COHERE)
+    request = check_object(body, COHERE, limits)
     given = [field for field in COHERE_INPUTS if request.get(field) is not None]
     if len(given) != 1:
         raise RequestError(
@@ -84,6 +85,8 @@ def check_cohere(body: object, limits: EmbeddingLimits) -> dict[str, Any]:
         _check_texts(request, "texts", limits)
     elif isinstance(request[given[0]], list):
         check_count(request[given[0]], given[0], limits)
+    if limits.text_only:
+        refuse_files(request, "images")
     check_dimensions(request, limits, "output_dimension")
     tokens = request.get("max_tokens")
     if tokens is not None and not 1 <= tokens <= limits.max_model_len:

@@ -1,0 +1,90 @@
+"""What a request to a route of vLLM's own may contain: pure checks of the JSON body, cheap on long texts.
+
+They say what vLLM says late, with status 500, or without naming the field. The rest is left to vLLM.
+"""
+
+from __future__ import annotations
+
+from types import NoneType
+from typing import Any
+
+from orthrus.server.checks import EmbeddingLimits
+from orthrus.server.dead_ends import check_output_format
+from orthrus.server.errors import RequestError, short
+from orthrus.server.inputs import check_token_ids
+from orthrus.server.media import refuse_files, refuse_media
+from orthrus.server.responses_input import check_responses_input
+from orthrus.server.values import INT64_MAX, check_values
+
+RESPONSES = "/v1/responses"
+
+
+def check_generation(body: dict[str, Any], limits: EmbeddingLimits, path: str) -> None:
+    """Check the body of a request to `path`. Raises RequestError."""
+    # The cheapest first: the others look at every part of the body.
+    if path == RESPONSES:
+        check_responses_input(body.get("input"))
+    _check_messages(body)
+    check_values(body)
+    if limits.text_only:
+        refuse_media(body)
+        refuse_files(body, "images", "audio", "videos")
+    _check_prompt(body, limits)
+    for field in ("tokens", "token_ids"):
+        if isinstance(body.get(field), list):
+            check_token_ids(body[field], field, field, limits)
+    _check_logit_bias(body)
+    check_output_format(body)
+
+
+def _check_messages(body: dict[str, Any]) -> None:
+    """Every message is an object with a role; of the rest vLLM's models know more."""
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        return
+    chats = [(messages, "messages")]
+    if messages and isinstance(messages[0], list):  # several chats in one request
+        chats = [(chat, f"messages[{i}]") for i, chat in enumerate(messages) if isinstance(chat, list)]
+    for chat, where in chats:
+        if not chat:
+            raise RequestError(f"{where} is an empty list; give at least one message", where)
+        for i, message in enumerate(chat):
+            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+                place = f"{where}[{i}]"
+                raise RequestError(f"{place} is {short(message)}; allowed: objects with a 'role'", place)
+            if not isinstance(message.get("content"), (str, list, NoneType)):
+                place = f"{where}[{i}].content"
+                allowed = "a string or a list of parts"
+                raise RequestError(f"{place} is {short(message['content'])}; allowed: {allowed}", place)
+
+
+def _check_prompt(body: dict[str, Any], limits: EmbeddingLimits) -> None:
+    """Token ids are whole numbers of the vocabulary; pydantic would read true as 1."""
+    prompt = body.get("prompt")
+    if not isinstance(prompt, list):
+        return
+    if not prompt:
+        if body.get("prompt_embeds") is None:
+            raise RequestError("prompt is an empty list; give at least one text or token id", "prompt")
+        return
+    if isinstance(prompt[0], str):
+        return
+    if not isinstance(prompt[0], list):
+        check_token_ids(prompt, "prompt", "prompt", limits)
+        return
+    for i, ids in enumerate(prompt):
+        where = f"prompt[{i}]"
+        if not isinstance(ids, list) or not ids:
+            raise RequestError(f"{where} is {short(ids)}; allowed: a list of token ids, not empty", where)
+        check_token_ids(ids, where, where, limits)
+
+
+def _check_logit_bias(body: dict[str, Any]) -> None:
+    bias = body.get("logit_bias")
+    if not isinstance(bias, dict):
+        return
+    for key in bias:
+        if not (key.isascii() and key.isdigit() and len(key) < 20 and int(key) <= INT64_MAX):
+            raise RequestError(
+                f"logit_bias has the key {short(key)}; its keys are token ids, as digits", "logit_bias"
+            )
