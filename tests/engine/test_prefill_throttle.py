@@ -22,8 +22,9 @@ def test_a_throttled_step_runs_decodes_only(policy: str, tiny_model: Path):
     held = 0
     computed = {"text": 0, "prompt": 0}
     for step in range(40):
-        throttled = step % 3 != 2
-        output = scheduler.schedule(throttle_prefills=throttled)
+        # vLLM lifts the throttle while more wait than a step could start.
+        throttled = step % 3 != 2 and not scheduler.prefill_capacity_bound
+        output = scheduler.schedule(throttle_prefills=step % 3 != 2)
         got = output.num_scheduled_tokens
         decodes = {name for name in got if computed.get(name, 300) >= 300}
         if throttled and "writer" in got:
@@ -32,7 +33,7 @@ def test_a_throttled_step_runs_decodes_only(policy: str, tiny_model: Path):
         for name in computed:
             computed[name] += got.get(name, 0)
         answer(scheduler, output)
-    assert held >= 6
+    assert held >= 4
     assert computed == {"text": 300, "prompt": 301}
     totals = scheduler.mix_policy.state()
     assert totals[f"tokens_{Kind.EMBED}"] == 300
