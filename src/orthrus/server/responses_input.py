@@ -6,7 +6,7 @@ from typing import Any
 
 from orthrus.server.errors import RequestError, short
 
-MOST_ITEMS = 512
+MOST_ITEMS = 1024
 MOST_PARTS = 1024  # of one item
 # The string that a part of each type must have. Others have none, or are refused as no text.
 PARTS: dict[str, str | None] = {
