@@ -55,6 +55,14 @@ def test_figures_over_no_steps_are_none_and_explained():
     assert summary.notes == ()
 
 
+def test_a_step_in_which_a_kind_could_not_start_is_not_contended():
+    shut_out = STEPS[1] | {"refused": {"prefill": "sequence_slots"}}
+    summary = summarize([STEPS[0], shut_out])
+    assert summary.contended_steps == 1
+    assert summary.share_error == pytest.approx(0)
+    assert summary.budget_fill == pytest.approx(0.9)
+
+
 def test_a_broken_line_is_named(tmp_path):
     trace = tmp_path / "t.jsonl"
     trace.write_text(json.dumps(STEPS[0]) + "\n{}\n")

@@ -22,8 +22,9 @@ class TraceSummary:
     `budget_fill` is the mean share of the token budget used, over steps that left work waiting;
     `mixed_steps` the share of steps with embeddings and generation. `share_error` and
     `max_share_error_tokens` compare embeddings with their ideal share of the tokens that were given out
-    while both kinds had work (paper, section 4.2): the relative difference of the totals, and the
-    largest difference at any moment in tokens. A figure over no steps at all is None, and `notes` say why.
+    while both kinds had work that could start (paper, section 4.2): the relative difference of the totals,
+    and the largest difference at any moment in tokens. A figure over no steps at all is None, and `notes`
+    say why.
     """
 
     steps: int
@@ -45,7 +46,7 @@ def read_trace(path: Path) -> list[Step]:
     for number, line in enumerate(path.read_text().splitlines(), 1):
         try:
             step = json.loads(line)
-            step["tokens"]["embed"], step["remaining"]["embed"], step["budget"], step["time"]
+            step["tokens"]["embed"], step["remaining"]["embed"], step["budget"], step["time"], step["refused"]
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise TraceError(f"{path.name}, line {number}: not a step ({error})") from error
         steps.append(step)
@@ -53,7 +54,12 @@ def read_trace(path: Path) -> list[Step]:
 
 
 def is_contended(step: Step) -> bool:
-    """Whether both kinds had prompt tokens to compute, more than the step could give."""
+    """Whether both kinds had prompt tokens to compute, more than the step could give, and could take them.
+
+    Where the head of a kind could not start (no slot, no blocks), the other one's tokens were nobody else's.
+    """
+    if step["refused"]:
+        return False
     remaining = step["remaining"]
     given = step["tokens"]["embed"] + step["tokens"]["prefill"]
     return bool(min(remaining["embed"], remaining["prefill"]) > 0 and sum(remaining.values()) > given > 0)
@@ -71,7 +77,7 @@ def summarize(steps: Sequence[Step]) -> TraceSummary:
     if not backlogged:
         notes.append("budget_fill: no step left work waiting, so no step had reason to be full")
     if not contended:
-        notes.append("shares: in no step both kinds had more prompt tokens than it could give")
+        notes.append("shares: in no step both kinds had more prompt tokens to start than it could give")
     return TraceSummary(
         steps=len(steps),
         seconds=steps[-1]["time"] - steps[0]["time"],
