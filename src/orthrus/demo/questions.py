@@ -53,8 +53,9 @@ QUESTIONS = (
 SHOWN = (QUESTIONS[6], QUESTIONS[14], QUESTIONS[22])
 HOW_CHOSEN = (
     "Three of 25 questions, written for passages drawn at random before any retrieval was tried. With SmolLM2"
-    " 16 of the 25 find their passage among the first three; these are three of the 16 that it also answers"
-    " well. (It was never trained to embed: a checkpoint made for that does better.)"
+    " 16 of the 25 find their passage among the first three; these are three of the 16, which it answers well"
+    " unless the other passages lead it astray. (It was never trained to embed: a checkpoint made for that"
+    " does better.)"
 )
 
 # Prompts that make a language model close a text with the word it is about; the state of the last token is
