@@ -29,6 +29,7 @@ ALIVE = {
     "a constant": {"const": {"$ref": "#"}},
     "nowhere": {"$ref": "#/$defs/none"},
     "elsewhere": {"$ref": "https://example.com/schema"},
+    "an anchor": {"$defs": {"n": {"$anchor": "node", "type": "object"}}, "$ref": "#node"},
 }
 ROUTES = {
     "response_format.json_schema.schema": lambda schema: {
@@ -68,7 +69,7 @@ def test_recursion_with_a_way_out_passes(name: str, place: str) -> None:
     [
         ("root ::= root", "root"),
         ("root ::= a\na ::= b\nb ::= a", "root"),
-        ('root ::= "x" a\na ::= (a | b)*\nb ::= a  # "no text"', "a"),
+        ('root ::= "x" a\na ::= (a | b)+\nb ::= a  # "no text"', "a"),
         ("  root ::=   root root", "root"),
     ],
 )
@@ -120,3 +121,8 @@ def test_tools_count_only_where_one_must_be_called() -> None:
     assert structured_field({**body, "tool_choice": "required"}) == "tools"
     assert structured_field({"response_format": {"type": "json_object"}}) == "response_format"
     assert structured_field({"prompt": "a"}) is None
+
+
+def test_a_rule_that_may_be_left_out_is_no_dead_end() -> None:
+    check_output_format({"structured_outputs": {"grammar": 'root ::= "x" ws\nws ::= ws?'}})
+    check_output_format({"structured_outputs": {"grammar": 'root ::= "x" list\nlist ::= list*'}})

@@ -94,3 +94,8 @@ def test_long_values_are_cut_and_broken_json_is_named(said: Any) -> None:
 def test_a_finding_that_is_a_plain_text_is_passed_on() -> None:
     assert explain(["only this"], None) == ("only this", "body")
     assert explain([], None)[1] == "body"
+
+
+def test_a_missing_field_may_have_the_name_of_a_place() -> None:
+    finding = {"type": "missing", "loc": ("body", "query"), "msg": "Field required"}
+    assert explain([finding], {}) == ("'query' is required", "query")

@@ -52,6 +52,11 @@ def said(content: Any) -> dict[str, Any]:
         ({"logit_bias": {"1e30": 1}}, "logit_bias", "logit_bias has the key '1e30'"),
         ({"logit_bias": {"9" * 30: 1}}, "logit_bias", "logit_bias has the key '999"),
         ({"logit_bias": {"-1": 1}}, "logit_bias", "logit_bias has the key '-1'"),
+        ({"messages": None}, "messages", "messages is None; allowed: a list of messages"),
+        ({"messages": True}, "messages", "messages is True; allowed: a list of messages"),
+        ({"messages": [USER], "tools": 5}, "tools", "tools is 5; allowed: a list of tools"),
+        ({"prompt": "a", "structured_outputs": [1]}, "structured_outputs", "structured_outputs is [1]"),
+        ({"messages": [USER], "response_format": "json"}, "response_format", "response_format is 'json'"),
     ],
 )
 def test_each_refusal_names_its_field(body: Any, param: str, message: str) -> None:
@@ -176,3 +181,30 @@ def test_malformed_items_by_the_hundred_thousand_end_soon() -> None:
     for items in ([{}] * 300_000, [{"role": "user", "content": [{}] * 300_000}], [USER] * 300_000):
         refusal({"input": items}, "/v1/responses")
     assert time.perf_counter() - start < 3
+
+
+def test_an_earlier_answer_begins_with_a_text() -> None:
+    def answer(*parts: Any) -> dict[str, Any]:
+        item = {"type": "message", "role": "assistant", "id": "m", "status": "completed"}
+        return {"input": [{**item, "content": list(parts)}]}
+
+    text, no = {"type": "output_text", "text": "a"}, {"type": "refusal", "refusal": "no"}
+    accepted(answer(text), "/v1/responses")
+    accepted(answer(text, no), "/v1/responses")
+    assert refusal(answer(), "/v1/responses").param == "input[0].content"
+    assert refusal(answer(no), "/v1/responses").param == "input[0].content[0]"
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "item"),
+    [("/generative_scoring", "items", "a"), ("/v1/chat/completions/batch", "messages", [USER])],
+)
+def test_lists_of_whole_requests_are_bounded(path: str, field: str, item: Any) -> None:
+    accepted({field: [item] * LIMITS.max_inputs}, path)
+    error = refusal({field: [item] * (LIMITS.max_inputs + 1)}, path)
+    assert (error.param, error.status) == (field, 422)
+
+
+def test_null_is_as_good_as_absent() -> None:
+    accepted({"messages": [USER], "tools": None, "response_format": None, "structured_outputs": None})
+    accepted({"prompt": "a", "messages": None}, "/tokenize")

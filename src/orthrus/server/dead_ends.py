@@ -20,6 +20,7 @@ VALUES = frozenset({"const", "enum", "default", "examples"})
 BRANCHES = ("anyOf", "oneOf")
 RULE = re.compile(r"^[ \t]*([A-Za-z_][\w-]*)[ \t]*::=", re.MULTILINE)
 # Of a rule's body: a comment, a text, a class of characters, or another rule's name.
+OPTIONAL = re.compile(r"[?*{]")  # what it follows may be left out
 PIECE = re.compile(r'#[^\n]*|"(?:[^"\\\n]|\\.)*"|\[(?:[^\]\\\n]|\\.)*\]|[A-Za-z_][\w-]*')
 
 
@@ -123,8 +124,10 @@ class _Schema:
     def _resolve(self, reference: str) -> Any:
         """The node that `#/...` names; None where there is none (vLLM says so), or it lies elsewhere."""
         if reference not in self._targets:
-            node: Any = self._schema if reference.startswith("#") else None
-            for part in reference[1:].split("/")[1:]:
+            # `#name` is an anchor, which may be anywhere.
+            is_path = reference == "#" or reference.startswith("#/")
+            node: Any = self._schema if is_path else None
+            for part in reference[1:].split("/")[1:] if is_path else ():
                 node = (
                     node.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(node, dict) else None
                 )
@@ -151,7 +154,7 @@ def check_grammar(grammar: str, where: str) -> None:
         body = grammar[head.end() : following.start() if following else len(grammar)]
         pieces = [piece for piece in PIECE.findall(body) if piece[0] != "#"]
         named[head[1]] = set(pieces)
-        if not pieces or any(piece[0] in "\"'[" for piece in pieces):
+        if not pieces or any(piece[0] in "\"'[" for piece in pieces) or OPTIONAL.search(PIECE.sub("", body)):
             live.append(head[1])
     callers: dict[str, list[str]] = {}
     for name, pieces_of in named.items():

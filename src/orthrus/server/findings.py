@@ -70,7 +70,10 @@ def _about_the_whole(finding: Any, body: object) -> tuple[str, str]:
         return "the request body must be a JSON object", "body"
     if finding["type"] != "missing":
         return _message(finding), "body"
-    names = [part for part in finding["loc"] if isinstance(part, str) and part not in SOURCES]
+    # The first part of the place says where the value comes from; a field may be called `query` as well.
+    names = [part for part in finding["loc"][1:] if isinstance(part, str)]
+    if not names:
+        return _message(finding), "body"
     return f"'{names[-1]}' is required", names[-1]
 
 

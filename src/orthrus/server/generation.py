@@ -11,12 +11,20 @@ from typing import Any
 from orthrus.server.checks import EmbeddingLimits
 from orthrus.server.dead_ends import check_output_format
 from orthrus.server.errors import RequestError, short
-from orthrus.server.inputs import check_token_ids
+from orthrus.server.inputs import check_count, check_token_ids
 from orthrus.server.media import refuse_files, refuse_media
 from orthrus.server.responses_input import check_responses_input
 from orthrus.server.values import INT64_MAX, check_values
 
 RESPONSES = "/v1/responses"
+# Lists of whole requests, each of them work of its own.
+LISTED = {"/generative_scoring": ("items",), "/v1/chat/completions/batch": ("messages",)}
+SHAPES: dict[str, tuple[type, str]] = {
+    "messages": (list, "a list of messages"),
+    "tools": (list, "a list of tools"),
+    "structured_outputs": (dict, "an object"),
+    "response_format": (dict, "an object"),
+}
 
 
 def check_generation(body: dict[str, Any], limits: EmbeddingLimits, path: str) -> None:
@@ -24,6 +32,10 @@ def check_generation(body: dict[str, Any], limits: EmbeddingLimits, path: str) -
     # The cheapest first: the others look at every part of the body.
     if path == RESPONSES:
         check_responses_input(body.get("input"))
+    for field in LISTED.get(path, ()):
+        if isinstance(body.get(field), list):
+            check_count(body[field], field, limits)
+    _check_shapes(body)
     _check_messages(body)
     check_values(body)
     if limits.text_only:
@@ -35,6 +47,15 @@ def check_generation(body: dict[str, Any], limits: EmbeddingLimits, path: str) -
             check_token_ids(body[field], field, field, limits)
     _check_logit_bias(body)
     check_output_format(body)
+
+
+def _check_shapes(body: dict[str, Any]) -> None:
+    """Fields of which vLLM takes the shape for granted; null is as good as absent, but for `messages`."""
+    for field, (shape, allowed) in SHAPES.items():
+        value = body.get(field)
+        is_missing = value is None and (field != "messages" or field not in body or "prompt" in body)
+        if not is_missing and not isinstance(value, shape):
+            raise RequestError(f"{field} is {short(value)}; allowed: {allowed}", field)
 
 
 def _check_messages(body: dict[str, Any]) -> None:

@@ -33,6 +33,8 @@ def check_responses_input(given: object) -> None:
         kind = item.get("type", "message" if "role" in item else None)
         if not isinstance(kind, str):
             raise RequestError(f"{where} has neither a 'type' nor a 'role'", where)
+        if kind == "message" and item.get("role") == "assistant":
+            _check_answer(item.get("content"), f"{where}.content")
         for field in ("content", "output"):
             if isinstance(item.get(field), list):
                 _check_parts(item[field], f"{where}.{field}", texts=kind == "message")
@@ -52,6 +54,16 @@ def _check_parts(parts: list[Any], where: str, *, texts: bool) -> None:
             raise RequestError(
                 f"{place}.{field} is {short(part.get(field))}; allowed: a string", f"{place}.{field}"
             )
+
+
+def _check_answer(content: Any, where: str) -> None:
+    """vLLM reads the text of an earlier answer's first part (entrypoints/openai/responses/utils.py)."""
+    if not isinstance(content, list):
+        return
+    first = content[0] if content else None
+    if not isinstance(first, dict) or first.get("type") == "refusal":
+        place = f"{where}[0]" if content else where
+        raise RequestError(f"{place} is {short(first)}; an answer must begin with a text", place)
 
 
 def _check_count(items: list[Any], where: str, most: int) -> None:
