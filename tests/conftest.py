@@ -6,6 +6,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A loaded machine may take its time over one example.
+settings.register_profile("orthrus", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("orthrus")
 
 # A shell starts its background jobs with SIGINT ignored, and every process here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
