@@ -8,7 +8,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
 
 class FakeRemote(KVConnectorBase_V1):
-    """The scheduler's side only. All of a prompt but its last token is on its way until the test says so."""
+    """The scheduler's side only: no worker runs, so a worker's methods must never be asked.
+
+    All of a prompt but its last token is on its way until the test says so.
+    """
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         if not request.request_id.startswith("remote-"):

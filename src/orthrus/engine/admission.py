@@ -122,20 +122,19 @@ class Admission:
         tokens = min(request.num_tokens if self._whole_prompt else item.remaining, self._max_model_len)
         needed = self._prefixes.blocks_of(tokens)
         if needed is None or needed + self._watermark > self._free_blocks:
-            needed = self._blocks(item, tokens, self._kv.empty_kv_cache_blocks, 0)
+            needed = self._blocks(request, tokens, self._kv.empty_kv_cache_blocks, 0)
         if needed + self._watermark > self._free_blocks:
             # Only when memory is short is a cached prefix worth a second look-up.
             hits, cached, _ = self._kv.get_computed_blocks(request)
-            needed = self._blocks(item, tokens, hits, cached)
+            needed = self._blocks(request, tokens, hits, cached)
             if needed + self._watermark > self._free_blocks:
                 return False
         self._free_blocks -= needed
         return True
 
-    def _blocks(self, item: WorkItem, tokens: int, hits: object, cached: int) -> int:
-        request = self._waiting[item.request_id]
+    def _blocks(self, request: Request, tokens: int, hits: object, cached: int) -> int:
         needed: int = self._kv.coordinator.get_num_blocks_to_allocate(
-            request_id=item.request_id,
+            request_id=request.request_id,
             num_tokens=tokens,
             new_computed_blocks=hits.blocks,  # type: ignore[attr-defined]
             num_encoder_tokens=0,

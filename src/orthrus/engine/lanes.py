@@ -55,8 +55,6 @@ class Lanes:
     def first(self) -> str | None:
         """The request that comes first in order, whatever its adapter."""
         heads = [item for lane in self._lanes.values() if (item := lane.first()) is not None]
-        if len(heads) == 1:
-            return heads[0].request_id
         return min(heads, key=lambda item: item.order).request_id if heads else None
 
     def startable(self, is_open: IsOpen) -> Iterator[WorkItem]:

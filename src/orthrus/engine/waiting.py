@@ -48,19 +48,12 @@ class WaitingByKind(RequestQueue):
 
     def __init__(self, policy: SchedulingPolicy) -> None:
         self.kinds = {kind: Lanes(kind) for kind in (Kind.EMBED, Kind.PREFILL)}
-        self._generations = self.kinds[Kind.PREFILL]
         self.max_output_tokens = 0
         self.orders: dict[str, tuple[float, ...]] = {}
         self._by_priority = policy == SchedulingPolicy.PRIORITY
         self._arrivals = count()
         self.requests: dict[str, Request] = {}
         self._blocked: dict[str, Request] = {}
-
-    def __contains__(self, request_id: object) -> bool:
-        return request_id in self.requests
-
-    def __getitem__(self, request_id: str) -> Request:
-        return self.requests[request_id]
 
     def add_request(self, request: Request) -> None:
         request_id = request.request_id
@@ -119,7 +112,7 @@ class WaitingByKind(RequestQueue):
 
     def first_generation(self) -> Request | None:
         """The generation that comes first in order."""
-        first = self._generations.first()
+        first = self.kinds[Kind.PREFILL].first()
         return self.requests[first] if first is not None else None
 
     def pop_request(self) -> Request:

@@ -76,9 +76,9 @@ class StepView:
     that reservation. `admit` is asked once for each waiting request that a policy wants to start, in the
     order in which it wants them: None admits it (and its slot, blocks and adapter count as taken for
     the rest of this step), a Refusal closes its kind for this step, but for ADAPTER_SLOTS, which passes over
-    this request only. `spare` is asked once the budget is
-    used up, and says for how many tokens further opportunities are wanted (marked `spare`): an engine uses
-    them when a prefix-cache hit shortens a planned prompt. `expected_decode_tokens` are the output tokens
+    this request only. `spare` is asked once the budget is used up, and says for how many tokens further
+    opportunities are wanted (marked `spare`): an engine uses them when a prefix-cache hit shortens a planned
+    prompt. `expected_decode_tokens` are the output tokens
     that all generations, waiting ones included, are still expected to produce; `oldest_prefill_wait_s` is
     how long the oldest waiting generation has waited, in seconds. Both serve options of IBS; 0 where these
     are off.

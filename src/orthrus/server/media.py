@@ -13,10 +13,18 @@ from orthrus.server.values import Place, where_is
 NESTED = frozenset({list, dict})
 KINDS = ("image", "audio", "video")
 # vLLM takes a part that has no type, or a `uuid`, by such a key.
-KEYS = frozenset({"image_url", "image_pil", "image_embeds", "audio_url", "input_audio", "audio_embeds"}) | {
-    "video_url",
-    "video_embeds",
-}
+KEYS = frozenset(
+    {
+        "image_url",
+        "image_pil",
+        "image_embeds",
+        "audio_url",
+        "input_audio",
+        "audio_embeds",
+        "video_url",
+        "video_embeds",
+    }
+)
 TYPES = KEYS | {*KINDS, "input_image", "input_video", "input_file", "file"}
 # Fields that hold messages or content parts: of chats, responses, embeddings, scores and Cohere's form.
 FIELDS = (
