@@ -2,36 +2,51 @@
 
 Run: python benchmarks/schedule_step.py MODEL_FOLDER. Only the scheduler is real: there is no model and no
 worker; a stub answers each step with one token for every decode and a vector for every finished embedding.
-256 generations run and 20 000 requests wait, half of them embeddings, all of 200 tokens; a generation writes
-100 to 700 tokens. The median is over 200 steps.
+Metrics and prefix caching are on, as in a server. 256 generations run and 20 000 requests wait, half of them
+embeddings, all of 200 tokens that no two share; a generation writes 100 to 700 tokens. Medians over 200
+steps, and the mean of ours: the metrics are not written in every step.
 What a step costs depends on what it starts: `--mixed-step-tokens 0` fills the budget of 2 048 tokens with
 some nine requests, the CPU's own bound of 256 with one or two.
+vLLM's part includes a method of ours that it calls for each request instead of its own; the last line says
+what both take for a decode.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "engine"))
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", tempfile.mkdtemp(prefix="schedule-step-"))
 
-from bare_scheduler import answer, make_scheduler, request
+from bare_scheduler import BLOCK, answer, make_scheduler
 from engine_driver import embed, generate
+from vllm import PoolingParams, SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request
 
+from orthrus.engine.grants import StepGrants
 from orthrus.engine.scheduler import MixedScheduler
 from orthrus.engine.step_size import StepSize
+from orthrus.engine.steps import StepRecorder
 from orthrus.policy.registry import POLICIES
+from orthrus.policy.work import Plan
 
 RUNNING, WAITING, WARM_UP, STEPS = 256, 20_000, 60, 200
-BUDGET = 2048
+BUDGET, PROMPT = 2048, 200
 INSIDE: list[float] = []
+RECORDERS: list[StepRecorder] = []
 
 
 class Timed(Scheduler):
@@ -48,19 +63,41 @@ class TimedMixed(MixedScheduler, Timed):
     """MixedScheduler, then Timed, then Scheduler."""
 
 
-def measure(policy: str, model: Path, waiting: int, mixed_step_tokens: int) -> tuple[float, float]:
-    """Median microseconds of ours and of vLLM's part."""
+def request(number: int, params: PoolingParams | SamplingParams) -> Request:
+    """A request whose prompt begins with its own number."""
+    pooling = params if isinstance(params, PoolingParams) else None
+    return Request(
+        request_id=f"{number}",
+        prompt_token_ids=[10 + number, *[7] * (PROMPT - 1)],
+        sampling_params=None if pooling else params,
+        pooling_params=pooling,
+        block_hasher=get_request_block_hasher(BLOCK, sha256),
+    )
+
+
+def crowd(policy: str, model: Path, waiting: int) -> TimedMixed:
+    """A scheduler with `waiting` requests."""
     scheduler = make_scheduler(
         TimedMixed,
         model,
         blocks=20_000,
         orthrus={"policy": policy, "mixed_step_tokens": 0},
+        enable_prefix_caching=True,
         max_num_seqs=RUNNING,
         max_num_batched_tokens=BUDGET,
         max_model_len=1024,
     )
+    # A process registers its metrics once, so all schedulers here write to those of the first.
+    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+    RECORDERS.append(scheduler._recorder)
+    scheduler._recorder = RECORDERS[0]
     for i in range(waiting):
-        scheduler.add_request(request(f"{i}", 200, embed() if i % 2 else generate(100 + 37 * i % 601)))
+        scheduler.add_request(request(i, embed() if i % 2 else generate(100 + 37 * i % 601)))
+    return scheduler
+
+
+def measure(scheduler: TimedMixed, mixed_step_tokens: int) -> tuple[float, float, float]:
+    """Microseconds: the median and the mean of ours, and the median of vLLM's part."""
     ours, theirs = [], []
     for step in range(WARM_UP + STEPS):
         if step == WARM_UP:  # whole budgets have filled the house by now
@@ -74,7 +111,22 @@ def measure(policy: str, model: Path, waiting: int, mixed_step_tokens: int) -> t
             theirs.append(INSIDE[0])
         answer(scheduler, output)
     assert len(scheduler.running) >= RUNNING - 16, f"only {len(scheduler.running)} requests run"
-    return median(ours) * 1e6, median(theirs) * 1e6
+    return median(ours) * 1e6, mean(ours) * 1e6, median(theirs) * 1e6
+
+
+def hooks(scheduler: TimedMixed) -> tuple[float, float]:
+    """Microseconds of our method and of vLLM's for each running decode, medians of 200 rounds over all."""
+    decodes = [r for r in scheduler.running if r.pooling_params is None and not r.is_prefill_chunk]
+    scheduler._grants = StepGrants(Plan())
+    times: dict[type, list[float]] = {TimedMixed: [], Scheduler: []}
+    for _ in range(STEPS):
+        for cls, taken in times.items():
+            hook = cls._reserve_prefill_lookahead
+            start = time.perf_counter()
+            for decode in decodes:
+                hook(scheduler, decode, decode.num_computed_tokens, 1)
+            taken.append((time.perf_counter() - start) / len(decodes))
+    return median(times[TimedMixed]) * 1e6, median(times[Scheduler]) * 1e6
 
 
 def main() -> None:
@@ -84,11 +136,18 @@ def main() -> None:
     parser.add_argument("model", type=Path, help="checkpoint folder")
     parser.add_argument("--mixed-step-tokens", type=int, default=256, help="0: the whole budget")
     args = parser.parse_args()
-    print(f"{'policy':12} {'waiting':>8} {'ours us':>8} {'vLLM us':>8} {'share':>6}")  # noqa: T201
+    atexit.register(shutil.rmtree, os.environ["PROMETHEUS_MULTIPROC_DIR"])
+    init_none_hash(sha256)
+    print(f"{'policy':12} {'waiting':>8} {'ours us':>8} {'mean':>6} {'vLLM us':>8} {'share':>6}")  # noqa: T201
     for policy in POLICIES:
         for waiting in (2_000, WAITING):
-            ours, theirs = measure(policy, args.model, waiting, args.mixed_step_tokens)
-            print(f"{policy:12} {waiting:8} {ours:8.0f} {theirs:8.0f} {ours / theirs:6.1%}")  # noqa: T201
+            scheduler = crowd(policy, args.model, waiting)
+            ours, average, theirs = measure(scheduler, args.mixed_step_tokens)
+            print(  # noqa: T201
+                f"{policy:12} {waiting:8} {ours:8.0f} {average:6.0f} {theirs:8.0f} {ours / theirs:6.1%}"
+            )
+    own, stock = hooks(scheduler)
+    print(f"for each decode: {own:.2f} us in our method, {stock:.2f} us in vLLM's")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def test_a_plain_line_names_the_step_and_the_queues() -> None:
 def test_the_summary_adds_the_times_measured_alone() -> None:
     embed = Phase(Counters(4.0, {"embed": 2000, "decode": 0}, {"embed": 8}), 64, (), ())
     chat = Phase(
-        Counters(10.0, {"embed": 0, "decode": 400}, {"generate": 100}), 0, (0.02, 0.03, 0.05), (0.1,)
+        Counters(10.0, {"embed": 0, "decode": 400}, {"generate": 100}), 0, (0.001, 0.001, 0.088), (0.1,)
     )
     both = Phase(
         Counters(30.0, {"embed": 10000, "decode": 600}, {"mixed": 90, "generate": 10}),

@@ -10,7 +10,9 @@ from bare_scheduler import answer, make_scheduler, request
 from engine_driver import embed, generate
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from orthrus.engine.embedding import EmbeddingSpec
 from orthrus.engine.scheduler import MixedScheduler
+from orthrus.pooling.heads import Head
 
 pytestmark = pytest.mark.engine
 
@@ -84,7 +86,8 @@ def test_stock_vllm_starts_the_same_requests_in_the_same_order(tiny_model: Path)
     for cls in (Scheduler, MixedScheduler):
         scheduler = make_scheduler(cls, tiny_model, max_loras=2, **LORA)
         if cls is MixedScheduler:
-            scheduler.embeddings.add("elsewhere")  # so that every step is planned by us
+            # An embedding that is always elsewhere, so that every step is planned by us.
+            scheduler.embeddings["elsewhere"] = EmbeddingSpec(Head.MEAN, True, None)
         starts = order[cls] = []
         for i in range(16):
             scheduler.add_request(request(f"r{i}", 20 + i, generate(2 + i % 5), i % 5))

@@ -44,6 +44,14 @@ class StepGrants:
         self._unused -= extra
         return planned + extra
 
+    def embeddings(self, scheduled: Mapping[str, int]) -> list[str]:
+        """The granted embeddings among those `scheduled` (by request id)."""
+        return [
+            request_id
+            for request_id, kind in self.kinds.items()
+            if kind is Kind.EMBED and request_id in scheduled
+        ]
+
     def by_kind(self, scheduled: Mapping[str, int]) -> dict[Kind, int]:
         """Tokens of embeddings and of prefills among those `scheduled` (by request id)."""
         totals = {Kind.EMBED: 0, Kind.PREFILL: 0}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heapreplace
+from itertools import chain
 from typing import Any
 
 from orthrus.policy.queues import KindQueue
@@ -60,8 +61,10 @@ class Lanes:
     def startable(self, is_open: IsOpen) -> Iterator[WorkItem]:
         """The requests in order, lazily; a lane that `is_open` refuses when its turn comes is left out."""
         if len(self._lanes) == 1 and 0 in self._lanes:
-            yield from self._lanes[0].waiting()
-            return
+            return self._lanes[0].waiting()
+        return self._merged(is_open)
+
+    def _merged(self, is_open: IsOpen) -> Iterator[WorkItem]:
         heads: list[tuple[Any, WorkItem, int, Iterator[WorkItem]]] = []
         for adapter, lane in self._lanes.items():
             items = iter(lane)
@@ -88,11 +91,11 @@ class InFlightThenWaiting:
     """
 
     def __init__(self, in_flight: list[WorkItem], waiting: Lanes, is_open: IsOpen) -> None:
-        self._in_flight = sorted(in_flight, key=lambda item: item.order)
+        in_flight.sort(key=lambda item: item.order)
+        self._in_flight = in_flight
         self._waiting = waiting
         self._is_open = is_open
         self.remaining = sum(item.remaining for item in in_flight) + waiting.remaining
 
     def __iter__(self) -> Iterator[WorkItem]:
-        yield from self._in_flight
-        yield from self._waiting.startable(self._is_open)
+        return chain(self._in_flight, self._waiting.startable(self._is_open))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orthrus.engine.embedding import EmbeddingSpec
 from orthrus.engine.prefix_sums import PrefixSums, SumOrders
 from orthrus.pooling.heads import Head
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from orthrus.engine.compat import Request, SchedulerOutput, VllmConfig
     from orthrus.engine.config import OrthrusConfig
+    from orthrus.engine.embedding import EmbeddingSpec
     from orthrus.engine.scheduler import MixedScheduling
 
 ORDERS = "orthrus_sums"
@@ -31,7 +33,6 @@ class PrefixReuse:
 
     def __init__(self, scheduler: MixedScheduling, config: OrthrusConfig) -> None:
         self._scheduler = scheduler
-        self._config = config
         rows = min(rows_of(scheduler.vllm_config, config), scheduler.cache_config.num_gpu_blocks)
         usable = (
             rows > 0
@@ -43,9 +44,8 @@ class PrefixReuse:
         self._sums = PrefixSums(rows, scheduler.block_size) if usable else None
         self._loads: dict[str, int] = {}
 
-    def may_read_cache(self, request: Request) -> bool:
+    def may_read_cache(self, spec: EmbeddingSpec) -> bool:
         """Whether cached KV blocks may stand in for a prefix of this embedding."""
-        spec = self._spec(request)
         if spec.needs_every_token:
             return False
         return spec.head is Head.LAST or (self._sums is not None and spec.keeps_states)
@@ -61,7 +61,7 @@ class PrefixReuse:
         blocks, tokens, junction, diverged = hit
         if not tokens:
             return hit
-        head = self._spec(request).head
+        head = self._scheduler.embeddings[request.request_id].head
         if head is Head.LAST:
             return hit
         kv = self._scheduler.kv_cache_manager
@@ -76,15 +76,15 @@ class PrefixReuse:
             blocks = kv.truncate_computed_blocks(blocks, kept_tokens)
         return blocks, kept_tokens, junction, diverged
 
-    def attach_orders(self, output: SchedulerOutput, embeddings: set[str]) -> None:
-        """Tell the workers which states to load and to keep in the step that `output` describes."""
+    def attach_orders(self, output: SchedulerOutput, embeddings: Iterable[str]) -> None:
+        """Tell the workers which states of `embeddings` to load and to keep in the step of `output`."""
         if self._sums is None:
             return
         scheduled = output.num_scheduled_tokens
         orders = SumOrders({req_id: row for req_id, row in self._loads.items() if req_id in scheduled})
-        for request_id in embeddings.intersection(scheduled):
+        for request_id in embeddings:
             request = self._scheduler.requests[request_id]
-            spec = self._spec(request)
+            spec = self._scheduler.embeddings[request_id]
             if spec.keeps_states:
                 end = request.num_computed_tokens
                 start = end - scheduled[request_id]
@@ -97,6 +97,3 @@ class PrefixReuse:
         """Forget all kept states, as vLLM forgets its cached blocks."""
         if self._sums is not None:
             self._sums.clear()
-
-    def _spec(self, request: Request) -> EmbeddingSpec:
-        return EmbeddingSpec.of(request.pooling_params, self._config)

@@ -15,6 +15,7 @@ from orthrus.engine import cpu_wait, integrity
 from orthrus.engine.admission import Admission
 from orthrus.engine.compat import AsyncScheduler, PauseState, RequestStatus, Scheduler
 from orthrus.engine.config import OrthrusConfig
+from orthrus.engine.embedding import EmbeddingSpec
 from orthrus.engine.grants import StepGrants
 from orthrus.engine.lanes import InFlightThenWaiting
 from orthrus.engine.outlook import Outlook
@@ -47,7 +48,7 @@ class MixedScheduling(Scheduler):
         self._outlook = Outlook(self, options)
         self._prompts = RunningPrompts()
         self.settings: OrthrusConfig = config
-        self.embeddings: set[str] = set()
+        self.embeddings: dict[str, EmbeddingSpec] = {}
         self.real_waiting: WaitingByKind = self.waiting
         self._grants: StepGrants | None = None
         self._stuck: Kind | None = None
@@ -60,13 +61,14 @@ class MixedScheduling(Scheduler):
 
     def add_request(self, request: Request) -> None:
         if request.pooling_params is not None:
-            self.embeddings.add(request.request_id)
-            if not self._reuse.may_read_cache(request):
+            spec = EmbeddingSpec.of(request.pooling_params, self.settings)
+            self.embeddings[request.request_id] = spec
+            if not self._reuse.may_read_cache(spec):
                 request.skip_reading_prefix_cache = True
         super().add_request(request)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        self.embeddings.discard(request.request_id)
+        self.embeddings.pop(request.request_id, None)
         self.real_waiting.forget(request.request_id)
         self._outlook.observe(request)
         return super()._free_request(request, *args, **kwargs)
@@ -128,7 +130,7 @@ class MixedScheduling(Scheduler):
             self._prompts.saw(output, self.requests)
         else:
             self._prompts.forget()  # blocks that could not be loaded turn decodes into prompts again
-        self._reuse.attach_orders(output, self.embeddings)
+        self._reuse.attach_orders(output, grants.embeddings(output.num_scheduled_tokens))
         scheduled = grants.by_kind(output.num_scheduled_tokens)
         scheduled[Kind.DECODE] = output.total_num_scheduled_tokens - sum(scheduled.values())
         self.mix_policy.settle(scheduled)
@@ -146,7 +148,7 @@ class MixedScheduling(Scheduler):
         left = {kind: lanes.remaining for kind, lanes in self.real_waiting.kinds.items()}
         for request in chunked:
             left[kind_of(request)] += request.num_tokens - request.num_computed_tokens
-        record = StepRecord.before(self, left)
+        record = StepRecord.before(self, left, {})
         output = super().schedule(throttle_prefills)
         tokens = output.num_scheduled_tokens
         prefills = [r.request_id for r in chunked]
@@ -250,7 +252,9 @@ class AsyncMixedScheduler(MixedScheduling, AsyncScheduler):
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         super()._update_after_schedule(scheduler_output)
-        for request_id in self.embeddings.intersection(scheduler_output.num_scheduled_tokens):
+        if self._grants is None:
+            return
+        for request_id in self._grants.embeddings(scheduler_output.num_scheduled_tokens):
             # A pooling request samples nothing, so no output token is on its way.
             request = self.requests[request_id]
             request.num_output_placeholders = 0

@@ -7,9 +7,9 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
+from orthrus.engine.step_metrics import StepMetrics
 from orthrus.policy.work import Kind, Refusal
 
 if TYPE_CHECKING:
@@ -26,29 +26,25 @@ class StepRecord:
 
     budget: int
     tokens: dict[str, int] = field(default_factory=dict)
-    remaining: dict[str, int] = field(default_factory=dict)
+    remaining: Mapping[Kind, int] = field(default_factory=dict)
     running: dict[str, int] = field(default_factory=dict)
     waiting: dict[str, int] = field(default_factory=dict)
-    credits: dict[str, float] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
+    credits: Mapping[str, float] = field(default_factory=dict)
+    refused: Mapping[Kind, Refusal] = field(default_factory=dict)
 
     @classmethod
     def before(
         cls,
         scheduler: MixedScheduling,
         remaining: Mapping[Kind, int],
-        refused: Mapping[Kind, Refusal] = MappingProxyType({}),
+        refused: Mapping[Kind, Refusal],
     ) -> StepRecord:
         """The part that is only known before the step is scheduled.
 
         `remaining` are the prompt tokens still to compute; `refused` says why a request of a kind could not
         start in this step.
         """
-        return cls(
-            budget=scheduler.max_num_scheduled_tokens,
-            remaining={kind.value: tokens for kind, tokens in remaining.items()},
-            refused={kind.value: why.value for kind, why in refused.items()},
-        )
+        return cls(scheduler.max_num_scheduled_tokens, remaining=remaining, refused=refused)
 
     def after(
         self, scheduler: MixedScheduling, output: SchedulerOutput, scheduled: Mapping[Kind, int]
@@ -65,7 +61,7 @@ class StepRecord:
         running_embed = len(scheduler.embeddings) - waiting_embed
         self.running = {"embed": running_embed, "generate": running - running_embed}
         self.waiting = {"embed": waiting_embed, "generate": waiting - waiting_embed}
-        self.credits = dict(scheduler.mix_policy.state())
+        self.credits = scheduler.mix_policy.state()
 
     @property
     def mix(self) -> str:
@@ -88,7 +84,7 @@ class StepRecorder:
                 path = path.with_name(f"{path.stem}.{replica}{path.suffix}")
             self._trace = path.open("w", buffering=1)
         # Without a multi-process directory nobody outside this process could read the metrics.
-        self._metrics = _StepMetrics() if os.environ.get("PROMETHEUS_MULTIPROC_DIR") else None
+        self._metrics = StepMetrics() if os.environ.get("PROMETHEUS_MULTIPROC_DIR") else None
 
     @property
     def enabled(self) -> bool:
@@ -112,60 +108,3 @@ class StepRecorder:
         if self._trace is not None:
             self._trace.close()
             self._trace = None
-
-
-class _StepMetrics:
-    """Metrics of the engine process, which the API process collects through a shared directory."""
-
-    def __init__(self) -> None:
-        from prometheus_client import Counter, Gauge, Histogram
-
-        def by_kind(metric: Any, *kinds: str) -> dict[str, Any]:
-            return {kind: metric.labels(kind=kind) for kind in kinds}
-
-        rows, requests = ("embed", "prefill", "decode"), ("embed", "generate")
-        gauge: dict[str, Any] = {"labelnames": ["kind"], "multiprocess_mode": "livesum"}
-        self._tokens = by_kind(
-            Counter("orthrus:scheduled_tokens", "Tokens scheduled, by kind of work", ["kind"]), *rows
-        )
-        steps = Counter("orthrus:steps", "Steps that ran, by what they held", ["mix"])
-        self._steps = {mix: steps.labels(mix=mix) for mix in ("embed", "generate", "mixed")}
-        self._last = by_kind(Gauge("orthrus:last_step_tokens", "Tokens of the last step", **gauge), *rows)
-        self._running = by_kind(Gauge("orthrus:running_requests", "Requests in flight", **gauge), *requests)
-        self._waiting = by_kind(Gauge("orthrus:waiting_requests", "Requests waiting", **gauge), *requests)
-        self._remaining = by_kind(
-            Gauge("orthrus:remaining_tokens", "Prompt tokens still to compute", **gauge), "embed", "prefill"
-        )
-        self._credit = by_kind(
-            Gauge("orthrus:credit", "Scheduling credit, in tokens", **gauge), "embed", "prefill"
-        )
-        self._fill = Histogram(
-            "orthrus:budget_fill",
-            "Share of the token budget that a step used",
-            buckets=[i / 10 for i in range(1, 11)],
-        )
-        self._refused = Counter(
-            "orthrus:refused_heads",
-            "Requests first in line that could not start",
-            ["kind", "reason"],
-        )
-
-    def update(self, record: StepRecord) -> None:
-        if any(record.tokens.values()):
-            self._steps[record.mix].inc()
-            self._fill.observe(sum(record.tokens.values()) / record.budget)
-            for kind, tokens in record.tokens.items():
-                self._last[kind].set(tokens)
-                if tokens:
-                    self._tokens[kind].inc(tokens)
-        for gauges, values in (
-            (self._running, record.running),
-            (self._waiting, record.waiting),
-            (self._remaining, record.remaining),
-            (self._credit, {kind: record.credits.get(f"credit_{kind}", 0.0) for kind in self._credit}),
-        ):
-            for kind, value in values.items():
-                if kind in gauges:
-                    gauges[kind].set(value)
-        for kind, reason in record.refused.items():
-            self._refused.labels(kind=kind, reason=reason).inc()

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from orthrus.policy.cursor import Cursor
 from orthrus.policy.options import PolicyOptions
-from orthrus.policy.work import Chunk, Kind, Plan, StepView, WorkItem
+from orthrus.policy.work import Chunk, Kind, Plan, StepView, WorkItem, totals_by_name
 
 
 class FirstComeFirstServed:
@@ -41,7 +41,7 @@ class FirstComeFirstServed:
 
     def state(self) -> Mapping[str, float]:
         """Tokens run in all, by kind."""
-        return {f"tokens_{kind}": float(count) for kind, count in self._totals.items()}
+        return totals_by_name(self._totals)
 
 
 class Homogeneous:
@@ -80,8 +80,7 @@ class Homogeneous:
 
     def state(self) -> Mapping[str, float]:
         """Whose turn is next (0 generation, 1 embedding), and tokens run in all, by kind."""
-        totals = {f"tokens_{kind}": float(count) for kind, count in self._totals.items()}
-        return {"next_embed": float(not self._embed_ran), **totals}
+        return {"next_embed": float(not self._embed_ran), **totals_by_name(self._totals)}
 
     @staticmethod
     def _embed_step(view: StepView, plan: Plan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 Entry = tuple[Any, int, str]
@@ -30,8 +31,7 @@ class SortedBlocks:
         return self._size
 
     def __iter__(self) -> Iterator[Entry]:
-        for block in self._blocks:
-            yield from block
+        return chain.from_iterable(self._blocks)
 
     def first(self) -> Entry | None:
         """The smallest entry."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from orthrus.policy.cursor import Cursor
 from orthrus.policy.options import PolicyOptions
-from orthrus.policy.work import Kind, Plan, StepView
+from orthrus.policy.work import Kind, Plan, StepView, totals_by_name
 
 _TIE = 1e-6
 """Credits this near to zero are equal: what is left of sums that cancel, far below one token."""
@@ -22,8 +21,7 @@ _URGENT = 0.5
 """A waiting generation is urgent from this part of the TTFT target on; its prefill takes time as well."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
+class _Pending(NamedTuple):
     """What settling the last plan needs.
 
     `contested` are the tokens of embeddings and of generation granted while both kinds could take work, or
@@ -160,7 +158,7 @@ class IntraBatchScheduler:
             "credit_embed": self._credit,
             "credit_prefill": -self._credit,
             "embed_share": self._share,
-            **{f"tokens_{kind}": float(count) for kind, count in self._totals.items()},
+            **totals_by_name(self._totals),
         }
 
     def _embed_share(self, view: StepView) -> float:

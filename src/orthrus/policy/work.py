@@ -68,8 +68,7 @@ def no_spare() -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class StepView:
+class StepView(NamedTuple):
     """What a policy is given in each step.
 
     `budget` is the step's token budget with the decode reservation already taken off; `decode_tokens` is
@@ -113,6 +112,14 @@ class Plan:
     chunks: list[Chunk] = field(default_factory=list)
     decode: bool = True
     refused: dict[Kind, Refusal] = field(default_factory=dict)
+
+
+_TOTAL_NAMES = {kind: f"tokens_{kind}" for kind in Kind}
+
+
+def totals_by_name(totals: Mapping[Kind, int]) -> dict[str, float]:
+    """Tokens run in all, as `Policy.state` names them."""
+    return {_TOTAL_NAMES[kind]: float(count) for kind, count in totals.items()}
 
 
 class Policy(Protocol):
