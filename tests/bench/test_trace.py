@@ -63,11 +63,22 @@ def test_a_step_in_which_a_kind_could_not_start_is_not_contended():
     assert summary.budget_fill == pytest.approx(0.9)
 
 
+def test_the_ideal_share_is_the_one_that_the_policy_aimed_at():
+    # --embed-bias 3 makes of the even queues of step 1 a share of 0.75, so 60 of its 80 tokens.
+    biased = STEPS[1] | {"credits": {"embed_share": 0.75}}
+    summary = summarize([STEPS[0], biased])
+    assert summary.ideal_embed_share == pytest.approx(120 / 160)
+    assert summary.share_error == pytest.approx(40 / 160)
+    assert summary.max_share_error_tokens == pytest.approx(40)
+    never = STEPS[1] | {"credits": {"embed_share": 0.0}}
+    assert summarize([never]).ideal_embed_share == 0
+
+
 def test_a_broken_line_is_named(tmp_path):
     trace = tmp_path / "t.jsonl"
     trace.write_text(json.dumps(STEPS[0]) + "\n{}\n")
     with pytest.raises(TraceError, match="line 2"):
-        read_trace(trace)
+        read_trace(trace, warn=pytest.fail)
     with pytest.raises(TraceError, match="no steps"):
         summarize([])
 

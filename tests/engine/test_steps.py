@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from bare_scheduler import answer, make_scheduler, request
 from engine_driver import embed, generate
+from vllm.v1.request import RequestStatus
 
 from orthrus.engine.scheduler import MixedScheduler
 
@@ -60,3 +61,61 @@ def test_remaining_work_and_refusals_of_mixed_steps(tiny_model: Path, tmp_path: 
     assert [step["refused"] for step in steps[:3]] == [{"embed": "adapter_slots"}] * 3
     assert steps[-1]["tokens"] == {"embed": 40, "prefill": 0, "decode": 0}
     assert steps[-1]["refused"] == {}
+
+
+def test_generations_that_wait_although_the_step_has_room_say_why(tiny_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    scheduler = make_scheduler(
+        MixedScheduler,
+        tiny_model,
+        blocks=8,
+        max_num_seqs=2,
+        max_loras=1,
+        enable_lora=True,
+        max_lora_rank=8,
+        orthrus={"trace_steps": str(path)},
+    )
+    scheduler.add_request(request("short", 20, generate(4), adapter=1))
+    scheduler.add_request(request("other-adapter", 20, generate(1), adapter=2))
+    for _ in range(2):
+        answer(scheduler, scheduler.schedule())
+    scheduler.add_request(request("second", 20, generate(1)))
+    scheduler.add_request(request("third", 20, generate(1)))
+    answer(scheduler, scheduler.schedule())
+    scheduler.finish_requests(["other-adapter", "third"], RequestStatus.FINISHED_ABORTED)
+    scheduler.add_request(request("long", 220, generate(1)))  # 7 blocks, all there are
+    steps = trace_of(scheduler, path)
+    assert [step["refused"] for step in steps[:4]] == [
+        {"prefill": "adapter_slots"},
+        {"prefill": "adapter_slots"},
+        {"prefill": "sequence_slots"},
+        {"prefill": "kv_blocks"},
+    ]
+    assert steps[-1]["refused"] == {}
+
+
+def test_a_trace_that_cannot_be_written_ends_and_the_engine_goes_on(
+    tiny_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = make_scheduler(MixedScheduler, tiny_model, orthrus={"trace_steps": "/dev/full"})
+    scheduler.add_request(request("text", 60, embed()))
+    scheduler.add_request(request("chat", 60, generate(2)))
+    while scheduler.requests:
+        answer(scheduler, scheduler.schedule())
+    assert [r.getMessage() for r in caplog.records if "step trace ends" in r.getMessage()] == [
+        "The step trace ends at step 1: [Errno 28] No space left on device"
+    ]
+    scheduler.shutdown()
+
+
+def test_embeddings_that_were_aborted_leave_no_credit(tiny_model: Path) -> None:
+    scheduler = make_scheduler(
+        MixedScheduler, tiny_model, orthrus={"policy": "ibs", "policy_options": {"prefill_chunk": 16}}
+    )
+    scheduler.add_request(request("text", 400, embed()))
+    scheduler.add_request(request("chat", 490, generate(2)))
+    answer(scheduler, scheduler.schedule())
+    assert scheduler.mix_policy.state()["credit_embed"] != 0
+    scheduler.finish_requests(["text"], RequestStatus.FINISHED_ABORTED)
+    answer(scheduler, scheduler.schedule())
+    assert scheduler.mix_policy.state()["credit_embed"] == scheduler.mix_policy.state()["embed_share"] == 0

@@ -74,6 +74,14 @@ def test_credit_is_dropped_when_a_queue_was_emptied_by_aborts():
     assert policy.state()["credit_embed"] == 0
 
 
+def test_credit_is_dropped_while_the_engine_goes_on_without_plans():
+    policy = ibs(embed_chunk=10, prefill_chunk=10)
+    policy.plan(view(10, queue(EMBED, 200), queue(PREFILL, 200)))
+    policy.settle({PREFILL: 10})
+    policy.stand_by()
+    assert policy.state()["credit_embed"] == policy.state()["embed_share"] == 0
+
+
 def test_one_kind_alone_gets_the_whole_budget():
     assert tokens(ibs(embed_chunk=64).plan(view(200, queue(EMBED, 500), queue(PREFILL)))) == {
         EMBED: 200,
@@ -183,6 +191,11 @@ def test_upper_bound_on_the_embedding_share_counts_the_whole_step():
     plan = policy.plan(view(80, queue(EMBED, 4000), queue(PREFILL), decode_tokens=20))
     assert tokens(plan) == {EMBED: 25, PREFILL: 0}
     assert plan.refused == {}
+
+
+def test_the_bound_does_not_lose_a_token_to_rounding():
+    plan = ibs(max_embed_share=0.29).plan(view(100, queue(EMBED, 500), queue(PREFILL)))
+    assert tokens(plan)[EMBED] == 29  # 0.29 * 100 is 28.999999999999996
 
 
 def test_decode_tokens_count_as_generation_only_on_request():

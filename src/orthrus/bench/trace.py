@@ -2,13 +2,60 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
 
-Step = dict[str, Any]
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic refuses typing's before Python 3.12
+
+Step = Mapping[str, Any]
+
+# The upper bounds keep every sum and difference a finite float.
+_Count = Annotated[int, Field(ge=0, le=2**53)]
+_Seconds = Annotated[float, Field(ge=0, le=2**53)]
+_Credit = Annotated[float, Field(ge=-(2**53), le=2**53)]
+
+
+class _Tokens(TypedDict):
+    embed: _Count
+    prefill: _Count
+    decode: _Count
+
+
+class _Remaining(TypedDict):
+    embed: _Count
+    prefill: _Count
+
+
+class _Requests(TypedDict):
+    embed: _Count
+    generate: _Count
+
+
+class _Credits(TypedDict):
+    credit_embed: NotRequired[_Credit]
+    credit_prefill: NotRequired[_Credit]
+    embed_share: NotRequired[Annotated[float, Field(ge=0, le=1)]]
+
+
+class _Line(TypedDict):
+    """What the figures and the picture need of a line; its other fields are dropped."""
+
+    time: _Seconds
+    mix: Literal["embed", "generate", "mixed"]
+    budget: Annotated[_Count, Field(ge=1)]
+    tokens: _Tokens
+    remaining: _Remaining
+    running: _Requests
+    waiting: _Requests
+    credits: _Credits
+    refused: dict[str, str]
+
+
+_LINE = TypeAdapter(_Line)
+_NOT_JSON = "not JSON"
 
 
 class TraceError(ValueError):
@@ -25,6 +72,11 @@ class TraceSummary:
     while both kinds had work that could start (paper, section 4.2): the relative difference of the totals,
     and the largest difference at any moment in tokens. A figure over no steps at all is None, and `notes`
     say why.
+
+    The ideal share of a step is the one that its policy aimed at, `credits.embed_share`: only that one knows
+    of --embed-bias and --count-decode. Policies that write none are held to the paper's, embeddings' part of
+    the remaining prompt tokens. Either way it is taken of the prompt tokens given out: a trace does not say
+    whether decodes were charged, so with --count-decode the ideal is too low by that share of the decodes.
     """
 
     steps: int
@@ -40,17 +92,32 @@ class TraceSummary:
     notes: tuple[str, ...] = ()
 
 
-def read_trace(path: Path) -> list[Step]:
-    """The steps of a trace file. Raises TraceError for a line that is not a step."""
-    steps = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        try:
-            step = json.loads(line)
-            step["tokens"]["embed"], step["remaining"]["embed"], step["budget"], step["time"], step["refused"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise TraceError(f"{path.name}, line {number}: not a step ({error})") from error
-        steps.append(step)
+def read_trace(path: Path, warn: Callable[[str], None]) -> list[Step]:
+    """The steps of a trace file. Raises TraceError for a line that is not a step.
+
+    A last line that was cut short, by a server that crashed or still writes, is left out: `warn` is told.
+    """
+    steps: list[Step] = []
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                steps.append(_LINE.validate_json(line, strict=True))
+            except ValidationError as error:
+                reason = _reason(error)
+                # Only a line after steps can be the cut end of a trace: a file of one such line is none.
+                if reason == _NOT_JSON and steps and not line.endswith(b"\n"):
+                    warn(f"{path.name}, line {number}: incomplete, left out")
+                    break
+                raise TraceError(f"{path.name}, line {number}: not a step ({reason})") from error
     return steps
+
+
+def _reason(error: ValidationError) -> str:
+    """The first thing wrong with a line, behind the field that it is wrong with."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    if first["type"] == "json_invalid":
+        return _NOT_JSON
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
 
 
 def is_contended(step: Step) -> bool:
@@ -106,7 +173,8 @@ def _shares(contended: Iterable[Step]) -> tuple[float, float, float, float]:
         remaining = step["remaining"]
         embed += step["tokens"]["embed"]
         given += step_given
-        ideal += step_given * remaining["embed"] / (remaining["embed"] + remaining["prefill"])
+        ratio = remaining["embed"] / (remaining["embed"] + remaining["prefill"])
+        ideal += step_given * step["credits"].get("embed_share", ratio)
         worst = max(worst, abs(embed - ideal))
     return embed, ideal, given, worst
 

@@ -35,7 +35,7 @@ def plot_trace(steps: Sequence[Step], path: Path, title: str) -> None:
     credit.set_ylabel("credit (tokens)")
     for where, style in (("waiting", "-"), ("running", ":")):
         for kind, colour in (("embed", KINDS["embed"]), ("generate", KINDS["decode"])):
-            values = [step[where].get(kind, 0) for step in steps]
+            values = [step[where][kind] for step in steps]
             queues.plot(times, values, style, color=colour, label=f"{where} {kind}")
     queues.set_ylabel("requests")
     queues.set_xlabel("seconds")

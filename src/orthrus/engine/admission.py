@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orthrus.engine.buffer_room import BufferRoom
+from orthrus.engine.kv_room import KvRoom
+from orthrus.engine.overtaking import Overtaken
 from orthrus.engine.prefixes import Prefixes
 from orthrus.engine.slots import free_slots
 from orthrus.engine.waiting import adapter_of
@@ -16,21 +17,11 @@ if TYPE_CHECKING:
     from orthrus.engine.scheduler import MixedScheduling
 
 
-@dataclass(slots=True)
-class AdapterWaiter:
-    """The earliest request that found all adapter slots taken, and how many later ones have overtaken it."""
-
-    request_id: str
-    order: Any
-    overtaken: int = 0
-
-
 class Admission:
     """The `admit` of each step's StepView; what it grants counts as taken for the rest of the step.
 
     It answers before vLLM's `schedule()` runs, with the same arithmetic (v1/core/sched/scheduler.py, the
-    waiting loop; v1/core/kv_cache_manager.py, `allocate_slots`), because there a head that does not
-    fit ends the loop for both kinds.
+    waiting loop), because there a head that does not fit ends the loop for both kinds.
 
     Requests without an adapter slot are passed over, as in vLLM (`has_adapter_slot`, `passed_over`). There
     a busy adapter can keep another one out for ever. Here, while the earliest request without a slot waits,
@@ -43,16 +34,14 @@ class Admission:
         self.admitted: list[Request] = []
         self._scheduler = scheduler
         self._waiting = scheduler.real_waiting.requests
-        self._kv = scheduler.kv_cache_manager
-        self._whole_prompt = scheduler.scheduler_reserve_full_isl
-        self._max_model_len = scheduler.max_model_len
         self._max_adapters: int = scheduler.lora_config.max_loras if scheduler.lora_config else 0
         self._max_overtaken = scheduler.max_num_running_reqs
         self._prefixes = Prefixes(scheduler)
-        self._waiter: AdapterWaiter | None = None
+        self._kv_room = KvRoom(scheduler, self._prefixes)
+        self._waiter: Overtaken | None = None
         self._adapters: set[int] = set()
         self._buffer: BufferRoom | None = None
-        self._slots = self._generation_slots = self._free_blocks = self._watermark = 0
+        self._slots = self._generation_slots = 0
         self._has_buffer = scheduler.settings.pooling_buffer_tokens > 0
 
     def begin_step(self, running_embeddings: int) -> None:
@@ -62,8 +51,7 @@ class Admission:
         self.passed_over = {}
         self.admitted = []
         self._slots, self._generation_slots = free_slots(scheduler, running_embeddings)
-        self._free_blocks = self._kv.block_pool.get_num_free_blocks()
-        self._watermark = self._kv.watermark_blocks if running else 0
+        self._kv_room.begin_step()
         if self._max_adapters:
             self._adapters = {r.lora_request.lora_int_id for r in running if r.lora_request is not None}
             if self._waiter is not None and self._waiter.request_id not in self._waiting:
@@ -81,19 +69,19 @@ class Admission:
         generates = item.kind is not Kind.EMBED
         if self._slots <= 0 or (generates and self._generation_slots <= 0):
             return Refusal.SEQUENCE_SLOTS
-        if not self._take_blocks(item, request):
+        if not self._kv_room.has(item, request):
             return Refusal.KV_BLOCKS
         if self._buffer is not None and not self._buffer.take(request):
             return Refusal.POOLING_BUFFER
         self._slots -= 1
         self._generation_slots -= generates
         self.admitted.append(request)
-        self._watermark = self._kv.watermark_blocks
+        self._kv_room.take(item)
         if adapter:
             self._adapters.add(adapter)
             waiter = self._waiter_before(item)
             if waiter is not None:
-                waiter.overtaken += 1
+                waiter.count += 1
         return None
 
     def spare_tokens(self) -> int:
@@ -106,42 +94,14 @@ class Admission:
         is_used = adapter in self._adapters
         waiter = self._waiter_before(item)
         if waiter is not None:
-            has_slot = is_used and waiter.overtaken < self._max_overtaken
+            has_slot = is_used and waiter.count < self._max_overtaken
         else:
             has_slot = is_used or len(self._adapters) < self._max_adapters
             if not has_slot and (self._waiter is None or item.order < self._waiter.order):
-                self._waiter = AdapterWaiter(item.request_id, item.order)
+                self._waiter = Overtaken(item.request_id, item.order)
         if not has_slot:
             self.passed_over[item.kind] = Refusal.ADAPTER_SLOTS
         return has_slot
 
-    def _waiter_before(self, item: WorkItem) -> AdapterWaiter | None:
+    def _waiter_before(self, item: WorkItem) -> Overtaken | None:
         return self._waiter if self._waiter is not None and item.order > self._waiter.order else None
-
-    def _take_blocks(self, item: WorkItem, request: Request) -> bool:
-        tokens = min(request.num_tokens if self._whole_prompt else item.remaining, self._max_model_len)
-        needed = self._prefixes.blocks_of(tokens)
-        if needed is None or needed + self._watermark > self._free_blocks:
-            needed = self._blocks(request, tokens, self._kv.empty_kv_cache_blocks, 0)
-        if needed + self._watermark > self._free_blocks:
-            # Only when memory is short is a cached prefix worth a second look-up.
-            hits, cached, _ = self._kv.get_computed_blocks(request)
-            needed = self._blocks(request, tokens, hits, cached)
-            if needed + self._watermark > self._free_blocks:
-                return False
-        self._free_blocks -= needed
-        return True
-
-    def _blocks(self, request: Request, tokens: int, hits: object, cached: int) -> int:
-        needed: int = self._kv.coordinator.get_num_blocks_to_allocate(
-            request_id=request.request_id,
-            num_tokens=tokens,
-            new_computed_blocks=hits.blocks,  # type: ignore[attr-defined]
-            num_encoder_tokens=0,
-            total_computed_tokens=cached,
-            num_local_computed_tokens=cached,
-            num_tokens_main_model=tokens,
-            apply_admission_cap=True,
-            prefill_end=max(request.num_prompt_tokens, request.num_tokens - 1),
-        )
-        return needed

@@ -77,8 +77,9 @@ class Embedder:
 
     async def _tokenized(self, inputs: Embeddings) -> list[dict[str, Any]]:
         renderer = self._llm.renderer
+        # An engine that generates keeps the end of a prompt; vectors are made of the beginning everywhere.
         parameters = renderer.default_cmpl_tok_params.with_kwargs(
-            truncate_prompt_tokens=inputs.truncate_prompt_tokens
+            truncate_prompt_tokens=inputs.truncate_prompt_tokens, truncation_side="right"
         )
         parameters = tokenization(parameters, split=inputs.splits, span_unit=inputs.span_unit)
         rendered = await renderer.render_cmpl_async(inputs.prompts, parameters)

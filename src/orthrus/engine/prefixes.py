@@ -17,14 +17,15 @@ class Prefixes:
     """Two cheap answers for models with one kind of KV cache, full attention, and no KV connector.
 
     There a prompt needs a block for every `block_size` tokens, and a cached prefix begins with the first
-    block (v1/core/single_type_kv_cache_manager.py, `FullAttentionManager`). Elsewhere neither holds.
+    block (v1/core/single_type_kv_cache_manager.py, `FullAttentionManager`). Elsewhere neither holds, and
+    `block_size` is 0.
     """
 
     def __init__(self, scheduler: MixedScheduling) -> None:
         groups = scheduler.kv_cache_config.kv_cache_groups
         kv = scheduler.kv_cache_manager
         self._is_plain = len(groups) == 1 and type(groups[0].kv_cache_spec) is FullAttentionSpec
-        self._block_size: int = kv.coordinator.group_block_sizes[0] if self._is_plain else 0
+        self.block_size: int = kv.coordinator.group_block_sizes[0] if self._is_plain else 0
         self._pool = kv.block_pool
         self._has_connector = scheduler.connector is not None
         self._is_caching: bool = scheduler.cache_config.enable_prefix_caching
@@ -32,7 +33,7 @@ class Prefixes:
 
     def blocks_of(self, tokens: int) -> int | None:
         """KV blocks for `tokens` tokens of a request that holds none; None where the manager must say."""
-        return -(-tokens // self._block_size) if self._is_plain else None
+        return -(-tokens // self.block_size) if self._is_plain else None
 
     def may_hit(self, request: Request) -> bool:
         """Whether part of the prompt may be cached; False is certain."""

@@ -20,13 +20,14 @@ from orthrus.engine.grants import StepGrants
 from orthrus.engine.lanes import InFlightThenWaiting
 from orthrus.engine.outlook import Outlook
 from orthrus.engine.prefix_reuse import PrefixReuse
+from orthrus.engine.refusals import of_generations
 from orthrus.engine.running_prompts import RunningPrompts
 from orthrus.engine.step_size import StepSize
 from orthrus.engine.steps import StepRecord, StepRecorder
 from orthrus.engine.waiting import StepQueue, WaitingByKind, kind_of
 from orthrus.policy.options import PolicyOptions
 from orthrus.policy.registry import make
-from orthrus.policy.work import Kind, StepView, WorkItem
+from orthrus.policy.work import Kind, Refusal, StepView, WorkItem
 
 if TYPE_CHECKING:
     from orthrus.engine.compat import Request, SchedulerOutput
@@ -123,7 +124,7 @@ class MixedScheduling(Scheduler):
         record = None
         if self._recorder.enabled:
             left = {kind: queue.remaining for kind, queue in queues.items()}
-            record = StepRecord.before(self, left, admission.passed_over | plan.refused)
+            record = StepRecord.before(self, left)
         grants = StepGrants(plan)
         output = self._execute(grants, admission.admitted, throttle_prefills)
         if self.connector is None:
@@ -135,26 +136,32 @@ class MixedScheduling(Scheduler):
         scheduled[Kind.DECODE] = output.total_num_scheduled_tokens - sum(scheduled.values())
         self.mix_policy.settle(scheduled)
         if record is not None:
-            record.after(self, output, scheduled)
+            refused = admission.passed_over | plan.refused
+            if self._stuck is not None:
+                refused.setdefault(self._stuck, Refusal.KV_BLOCKS)
+            record.after(self, output, scheduled, refused)
             self._recorder.write(record)
         return output
 
     def _schedule_generation(self, throttle_prefills: bool) -> SchedulerOutput:
         self._step_size.saw_generation()
         self._prompts.forget()
+        if not self.embeddings:
+            self.mix_policy.stand_by()
         if not self._recorder.enabled:
             return super().schedule(throttle_prefills)
         chunked = [r for r in self.running if r.is_prefill_chunk]
         left = {kind: lanes.remaining for kind, lanes in self.real_waiting.kinds.items()}
         for request in chunked:
             left[kind_of(request)] += request.num_tokens - request.num_computed_tokens
-        record = StepRecord.before(self, left, {})
+        record = StepRecord.before(self, left)
         output = super().schedule(throttle_prefills)
         tokens = output.num_scheduled_tokens
         prefills = [r.request_id for r in chunked]
         prefills += [new.req_id for new in output.scheduled_new_reqs]
         prefills += output.scheduled_cached_reqs.resumed_req_ids
-        record.after(self, output, {Kind.PREFILL: sum(tokens.get(req_id, 0) for req_id in prefills)})
+        scheduled = {Kind.PREFILL: sum(tokens.get(req_id, 0) for req_id in prefills)}
+        record.after(self, output, scheduled, {} if throttle_prefills else of_generations(self, output))
         self._recorder.write(record)
         return output
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from orthrus.engine.compat import SchedulerOutput
     from orthrus.engine.config import OrthrusConfig
     from orthrus.engine.scheduler import MixedScheduling
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -33,23 +37,22 @@ class StepRecord:
     refused: Mapping[Kind, Refusal] = field(default_factory=dict)
 
     @classmethod
-    def before(
-        cls,
-        scheduler: MixedScheduling,
-        remaining: Mapping[Kind, int],
-        refused: Mapping[Kind, Refusal],
-    ) -> StepRecord:
-        """The part that is only known before the step is scheduled.
-
-        `remaining` are the prompt tokens still to compute; `refused` says why a request of a kind could not
-        start in this step.
-        """
-        return cls(scheduler.max_num_scheduled_tokens, remaining=remaining, refused=refused)
+    def before(cls, scheduler: MixedScheduling, remaining: Mapping[Kind, int]) -> StepRecord:
+        """The part known only before the step is scheduled: `remaining` prompt tokens to compute."""
+        return cls(scheduler.max_num_scheduled_tokens, remaining=remaining)
 
     def after(
-        self, scheduler: MixedScheduling, output: SchedulerOutput, scheduled: Mapping[Kind, int]
+        self,
+        scheduler: MixedScheduling,
+        output: SchedulerOutput,
+        scheduled: Mapping[Kind, int],
+        refused: Mapping[Kind, Refusal],
     ) -> None:
-        """Fill in what vLLM scheduled: `scheduled` tokens of embeddings and prefills, the rest decodes."""
+        """Fill in what vLLM scheduled: `scheduled` tokens of embeddings and prefills, the rest decodes.
+
+        `refused` says why a request of a kind could not start.
+        """
+        self.refused = refused
         embed, prefill = scheduled.get(Kind.EMBED, 0), scheduled.get(Kind.PREFILL, 0)
         self.tokens = {
             "embed": embed,
@@ -102,7 +105,13 @@ class StepRecorder:
             line = {"step": self._steps, "time": time.time(), "mix": record.mix}
             for name in StepRecord.__slots__:
                 line[name] = getattr(record, name)
-            self._trace.write(json.dumps(line) + "\n")
+            try:
+                self._trace.write(json.dumps(line) + "\n")
+            except OSError as error:  # a full disk is no reason to stop serving
+                logger.error("The step trace ends at step %d: %s", self._steps, error)
+                with suppress(OSError):  # it still holds the line that could not be written
+                    self._trace.close()
+                self._trace = None
 
     def close(self) -> None:
         if self._trace is not None:

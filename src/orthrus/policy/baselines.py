@@ -39,8 +39,11 @@ class FirstComeFirstServed:
         """Only totals depend on what ran."""
         _count(self._totals, scheduled)
 
+    def stand_by(self) -> None:
+        """Nothing to forget."""
+
     def state(self) -> Mapping[str, float]:
-        """Tokens run in all, by kind."""
+        """Tokens run in planned steps, by kind."""
         return totals_by_name(self._totals)
 
 
@@ -78,8 +81,11 @@ class Homogeneous:
         ran_anything = any(scheduled.values())
         self._embed_ran = scheduled.get(Kind.EMBED, 0) > 0 if ran_anything else not self._embed_ran
 
+    def stand_by(self) -> None:
+        """The turn stays whose it was."""
+
     def state(self) -> Mapping[str, float]:
-        """Whose turn is next (0 generation, 1 embedding), and tokens run in all, by kind."""
+        """Whose turn is next (0 generation, 1 embedding), and tokens run in planned steps, by kind."""
         return {"next_embed": float(not self._embed_ran), **totals_by_name(self._totals)}
 
     @staticmethod

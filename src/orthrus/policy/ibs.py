@@ -15,7 +15,7 @@ from orthrus.policy.options import PolicyOptions
 from orthrus.policy.work import Kind, Plan, StepView, totals_by_name
 
 _TIE = 1e-6
-"""Credits this near to zero are equal: what is left of sums that cancel, far below one token."""
+"""Tokens this few are none: what rounding leaves of sums that cancel and of a share of whole tokens."""
 
 _URGENT = 0.5
 """A waiting generation is urgent from this part of the TTFT target on; its prefill takes time as well."""
@@ -65,9 +65,8 @@ class IntraBatchScheduler:
         embed_left, prefill_left = view.embed.remaining, view.prefill.remaining
         share = self._embed_share(view)
         total = view.budget + view.decode_tokens
-        embed_bound = (
-            max(1, int(options.max_embed_share * total)) if options.max_embed_share < 1 else sys.maxsize
-        )
+        bounded = options.max_embed_share < 1
+        embed_bound = max(1, int(options.max_embed_share * total + _TIE)) if bounded else sys.maxsize
         embed = Cursor(Kind.EMBED, view.embed, view.admit, options.embed_chunk, embed_bound)
         prefill = Cursor(Kind.PREFILL, view.prefill, view.admit, options.prefill_chunk or sys.maxsize)
         both_work = embed_left > 0 and prefill_left > 0
@@ -152,8 +151,12 @@ class IntraBatchScheduler:
         credit = self._credit + generation * share - embed * (1.0 - share)
         self._credit = max(-limit, min(limit, credit))
 
+    def stand_by(self) -> None:
+        """The embeddings' queue is empty, run or aborted: credit and debt are forfeited."""
+        self._credit = self._share = 0.0
+
     def state(self) -> Mapping[str, float]:
-        """Credits (tokens owed to each kind), the last plan's ideal embedding share, tokens run in all."""
+        """Credits (tokens owed to each kind), ideal embedding share, tokens run in planned steps."""
         return {
             "credit_embed": self._credit,
             "credit_prefill": -self._credit,

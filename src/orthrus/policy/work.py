@@ -118,7 +118,7 @@ _TOTAL_NAMES = {kind: f"tokens_{kind}" for kind in Kind}
 
 
 def totals_by_name(totals: Mapping[Kind, int]) -> dict[str, float]:
-    """Tokens run in all, as `Policy.state` names them."""
+    """Tokens run in planned steps, as `Policy.state` names them."""
     return {_TOTAL_NAMES[kind]: float(count) for kind, count in totals.items()}
 
 
@@ -136,6 +136,10 @@ class Policy(Protocol):
 
     def settle(self, scheduled: Mapping[Kind, int]) -> None:
         """Tell the policy how many tokens of each kind really ran in the step last planned."""
+        ...
+
+    def stand_by(self) -> None:
+        """No embedding is in the system, so the engine goes on without plans until one comes."""
         ...
 
     def state(self) -> Mapping[str, float]:

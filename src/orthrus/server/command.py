@@ -6,9 +6,13 @@ import os
 import signal
 import sys
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 from orthrus.preload import reexec_with_preload
 from orthrus.server.startup import STOPPED, STOPPED_STATUS, end_children, share_metrics
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 PLUGIN = "orthrus"
 PLUGIN_GROUPS = (
@@ -52,6 +56,8 @@ def _serve(argv: list[str]) -> int:
     try:
         choose_runner_generation()
         args.additional_config = settings(args)
+    except ValidationError as error:
+        parser.error(findings(error))
     except ValueError as error:
         parser.error(str(error))
     allow_plugins()
@@ -60,7 +66,15 @@ def _serve(argv: list[str]) -> int:
     except (UnsupportedConfigError, PoolingConfigError) as error:
         parser.error(str(error))
     except ValidationError as error:  # vLLM's own settings
-        parser.error("; ".join(finding["msg"] for finding in error.errors()))
+        parser.error(findings(error))
+
+
+def findings(error: ValidationError) -> str:
+    """What pydantic found, in one line."""
+    return "; ".join(
+        ": ".join([*map(str, finding["loc"]), finding["msg"].removeprefix("Value error, ")])
+        for finding in error.errors()
+    )
 
 
 def allow_plugins() -> None:

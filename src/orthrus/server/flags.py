@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from orthrus.engine.config import KEY, OrthrusConfig
 from orthrus.engine.step_size import CPU_PROMPT_TOKENS
-from orthrus.policy.options import PolicyOptions
+from orthrus.policy.options import OptionError, PolicyOptions
 from orthrus.policy.registry import POLICIES
 
 POLICY_FLAGS: dict[str, tuple[type, str]] = {
@@ -27,6 +28,21 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return value
+
+
+def option(name: str, kind: type) -> Callable[[str], Any]:
+    """A policy option as an argparse type, with the option's own range in the message."""
+
+    def parse(text: str) -> Any:
+        value = kind(text)
+        try:
+            PolicyOptions(**{name: value})
+        except OptionError as error:
+            raise argparse.ArgumentTypeError(f"{text} is not {error.allowed}") from error
+        return value
+
+    parse.__name__ = kind.__name__  # argparse names it when the text is no number at all
+    return parse
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +67,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for name, (kind, text) in POLICY_FLAGS.items():
         flag = "--" + name.replace("_", "-")
         help_text = f"{text} (default: {getattr(defaults, name)})"
-        group.add_argument(flag, type=kind, default=argparse.SUPPRESS, help=help_text)
+        group.add_argument(flag, type=option(name, kind), default=argparse.SUPPRESS, help=help_text)
     group.add_argument(
         "--count-decode", action="store_true", help="count expected decode tokens as generation work"
     )
@@ -89,7 +105,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-spans", type=positive, default=OrthrusConfig().max_spans, help="most spans of one input"
     )
-    group.add_argument("--trace-steps", metavar="FILE", default=None, help="write a JSON line a step to FILE")
+    group.add_argument(
+        "--trace-steps",
+        metavar="FILE",
+        default=None,
+        help="write a JSON line a step to FILE, from its beginning",
+    )
     group.add_argument(
         "--max-embedding-inputs", type=positive, default=2048, help="most inputs of one embeddings request"
     )
@@ -115,8 +136,11 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         options["count_decode"] = True
     known = {field.name for field in fields(PolicyOptions)}
     assert options.keys() <= known
-    if args.trace_steps is not None and not Path(args.trace_steps).resolve().parent.is_dir():
-        raise ValueError(f"--trace-steps {args.trace_steps}: its folder does not exist")
+    if args.trace_steps is not None:
+        try:
+            Path(args.trace_steps).open("a").close()
+        except OSError as error:
+            raise ValueError(f"--trace-steps {args.trace_steps!r}: {error.strerror}") from error
     config = OrthrusConfig(
         policy=args.policy,
         policy_options=options,
