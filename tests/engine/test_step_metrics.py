@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
@@ -35,8 +36,15 @@ def metrics(clock: Clock) -> Iterator[StepMetrics]:
         REGISTRY.unregister(collector)
 
 
-def step(embed: int = 0, prefill: int = 0, decode: int = 0, **more: object) -> StepRecord:
-    return StepRecord(100, {"embed": embed, "prefill": prefill, "decode": decode}, **more)
+def run(metrics: StepMetrics, embed: int = 0, prefill: int = 0, decode: int = 0, **more: Any) -> None:
+    """A step of these tokens and a budget of 100, counted and, if it is time, written."""
+    scheduled = {Kind.EMBED: embed, Kind.PREFILL: prefill, Kind.DECODE: decode}
+    total = embed + prefill + decode
+    refused = more.get("refused", {})
+    metrics.count(scheduled, total / 100, refused)
+    if metrics.is_due(total):
+        fields = {"remaining": {}, "running": {}, "waiting": {}, "credits": {}, "refused": {}} | more
+        metrics.write(StepRecord(mix="", budget=100, tokens=scheduled, **fields))
 
 
 def tokens(kind: str) -> float | None:
@@ -48,14 +56,14 @@ def steps(mix: str) -> float | None:
 
 
 def test_steps_within_an_interval_are_written_together(metrics: StepMetrics, clock: Clock):
-    metrics.update(step(embed=10))
+    run(metrics, embed=10)
     assert tokens("embed") == 10
     clock.now += INTERVAL_S / 2
-    metrics.update(step(embed=20, decode=3))
-    metrics.update(step(embed=5, prefill=40))
+    run(metrics, embed=20, decode=3)
+    run(metrics, embed=5, prefill=40)
     assert (tokens("embed"), tokens("decode"), steps("mixed")) == (10, 0, 0)
     clock.now += INTERVAL_S / 2
-    metrics.update(step(decode=4, remaining={Kind.EMBED: 7, Kind.PREFILL: 0}))
+    run(metrics, decode=4, remaining={Kind.EMBED: 7, Kind.PREFILL: 0})
     assert (tokens("embed"), tokens("prefill"), tokens("decode")) == (35, 40, 7)
     assert (steps("embed"), steps("mixed"), steps("generate")) == (1, 2, 1)
     assert REGISTRY.get_sample_value("orthrus:budget_fill_count") == 4
@@ -65,9 +73,9 @@ def test_steps_within_an_interval_are_written_together(metrics: StepMetrics, clo
 
 
 def test_a_step_that_scheduled_nothing_writes_what_is_owed(metrics: StepMetrics, clock: Clock):
-    metrics.update(step(embed=10, running={"embed": 1, "generate": 0}))
-    metrics.update(step(embed=30, decode=1, refused={Kind.PREFILL: Refusal.KV_BLOCKS}))
-    metrics.update(step(running={"embed": 0, "generate": 0}))
+    run(metrics, embed=10, running={"embed": 1, "generate": 0})
+    run(metrics, embed=30, decode=1, refused={Kind.PREFILL: Refusal.KV_BLOCKS})
+    run(metrics, running={"embed": 0, "generate": 0})
     assert (tokens("embed"), steps("mixed")) == (40, 1)
     assert REGISTRY.get_sample_value("orthrus:running_requests", {"kind": "embed"}) == 0
     assert REGISTRY.get_sample_value("orthrus:last_step_tokens", {"kind": "embed"}) == 30

@@ -207,9 +207,9 @@ class Engine:
 
         `options` have the names and the meaning of the server's request fields (docs/pooling.md): `pooling`
         (a head in place of the engine's), `normalize` (to length 1, or not; None: as the checkpoint says,
-        else to length 1), `dimensions` (fewer, for Matryoshka models), `truncate_prompt_tokens` (keep that
-        many, the first ones; -1: the model's limit), `long_input="split"` with `overlap` (tokens), and `spans`
-        with `span_unit`: pairs [start, end) for one input, or a list of pairs for each; then the result is
+        else to length 1), `dimensions` (fewer, for Matryoshka models), `truncate_prompt_tokens` (keep the
+        first so many; -1: the model's limit), `long_input="split"` with `overlap` (tokens), and `spans` with
+        `span_unit`: pairs [start, end) for one input, or a list of pairs for each; then the result is
         [all spans, dimensions], the first input's spans first. Raises RequestError, a ValueError, for bad
         input, and FloatingPointError for a vector with a NaN or an infinity.
         """

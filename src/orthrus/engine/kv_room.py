@@ -32,13 +32,16 @@ class KvRoom:
         self._waiter: Overtaken | None = None
         self._free = self._watermark = 0
         self._needed = 0
-        self._running_counted = False
+        self._running_bound = 0
 
     def begin_step(self) -> None:
         """Count anew what is free."""
         self._free = self._kv.block_pool.get_num_free_blocks()
         self._watermark = self._kv.watermark_blocks if self._scheduler.running else 0
-        self._running_counted = False
+        # No fewer blocks than the running requests can take in this step, without asking each of them.
+        size = self._prefixes.block_size
+        running = len(self._scheduler.running)
+        self._running_bound = running + self._scheduler.max_num_scheduled_tokens // size if size else 0
         if self._waiter is not None and self._waiter.request_id not in self._waiting:
             self._waiter = None
 
@@ -74,9 +77,10 @@ class KvRoom:
         tokens = min(request.num_tokens if self._whole_prompt else item.remaining, self._max_model_len)
         needed = self._prefixes.blocks_of(tokens)
         room = self._free - self._watermark
-        if needed is not None and needed <= room - self._running_bound():
+        if needed is not None and needed <= room - self._running_bound:
             return needed
-        self._count_running()
+        if self._running_bound:
+            self._count_running()
         room = self._free - self._watermark
         if needed is None or needed > room:
             needed = self._blocks(request, tokens, self._kv.empty_kv_cache_blocks, 0)
@@ -100,19 +104,10 @@ class KvRoom:
         )
         return needed
 
-    def _running_bound(self) -> int:
-        """No fewer blocks than running requests can take in this step, without asking each of them."""
-        size = self._prefixes.block_size
-        if self._running_counted or not size:
-            return 0
-        return len(self._scheduler.running) + self._scheduler.max_num_scheduled_tokens // size
-
     def _count_running(self) -> None:
-        """Take off what running requests, which vLLM serves first, need in this step; once a step."""
+        """Take off what running requests, which vLLM serves first, need in this step."""
+        self._running_bound = 0
         size = self._prefixes.block_size
-        if self._running_counted or not size:
-            return
-        self._running_counted = True
         prompt_tokens = self._scheduler.max_num_scheduled_tokens
         for request in self._scheduler.running:
             held = request.num_computed_tokens

@@ -56,7 +56,9 @@ class Lanes:
     def first(self) -> str | None:
         """The request that comes first in order, whatever its adapter."""
         heads = [item for lane in self._lanes.values() if (item := lane.first()) is not None]
-        return min(heads, key=lambda item: item.order).request_id if heads else None
+        if len(heads) > 1:
+            heads.sort(key=lambda item: item.order)
+        return heads[0].request_id if heads else None
 
     def startable(self, is_open: IsOpen) -> Iterator[WorkItem]:
         """The requests in order, lazily; a lane that `is_open` refuses when its turn comes is left out."""
@@ -95,7 +97,9 @@ class InFlightThenWaiting:
         self._in_flight = in_flight
         self._waiting = waiting
         self._is_open = is_open
-        self.remaining = sum(item.remaining for item in in_flight) + waiting.remaining
+        self.remaining = waiting.remaining
+        for item in in_flight:
+            self.remaining += item.remaining
 
     def __iter__(self) -> Iterator[WorkItem]:
         return chain(self._in_flight, self._waiting.startable(self._is_open))

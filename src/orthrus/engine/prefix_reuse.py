@@ -81,7 +81,9 @@ class PrefixReuse:
         if self._sums is None:
             return
         scheduled = output.num_scheduled_tokens
-        orders = SumOrders({req_id: row for req_id, row in self._loads.items() if req_id in scheduled})
+        orders = SumOrders()
+        if self._loads:
+            orders.loads = {req_id: row for req_id, row in self._loads.items() if req_id in scheduled}
         for request_id in embeddings:
             request = self._scheduler.requests[request_id]
             spec = self._scheduler.embeddings[request_id]

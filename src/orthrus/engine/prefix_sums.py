@@ -8,7 +8,7 @@ are cached up to the same boundary; without one the prefix is computed again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from orthrus.pooling.heads import Head
@@ -37,52 +37,53 @@ class PrefixSums:
         self.block_size = block_size
         self._rows: OrderedDict[Hashable, int] = OrderedDict()
         self._free = list(range(rows - 1, -1, -1))
-        self._saving: set[Hashable] = set()
+        self._step = 1
+        self._saved_in = [0] * rows  # the step that wrote each row last
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def begin_step(self) -> None:
         """Offer what the step before saved."""
-        self._saving.clear()
+        self._step += 1
 
     def longest(self, head: Head, hashes: Sequence[Hashable], cached_tokens: int) -> tuple[int, int] | None:
         """The longest prefix of at most `cached_tokens` that has a kept state: (tokens, row), or None."""
         for blocks in range(min(cached_tokens // self.block_size, len(hashes)), 0, -1):
             key = (head, hashes[blocks - 1])
             row = self._rows.get(key)
-            if row is not None and key not in self._saving:
+            if row is not None and self._saved_in[row] != self._step:
                 self._rows.move_to_end(key)
                 return blocks * self.block_size, row
         return None
 
-    def save(self, head: Head, hashes: Sequence[Hashable], start: int, end: int) -> Iterable[tuple[int, int]]:
+    def save(self, head: Head, hashes: Sequence[Hashable], start: int, end: int) -> list[tuple[int, int]]:
         """Reserve rows for the boundaries in (start, end] that have none yet: (prompt position, row) each."""
-        for blocks in range(start // self.block_size + 1, end // self.block_size + 1):
-            if blocks > len(hashes):
-                return
+        saved: list[tuple[int, int]] = []
+        size = self.block_size
+        for blocks in range(start // size + 1, min(end // size, len(hashes)) + 1):
             key = (head, hashes[blocks - 1])
             if key in self._rows:
                 self._rows.move_to_end(key)
                 continue
             row = self._reserve()
             if row is None:
-                return
+                break
             self._rows[key] = row
-            self._saving.add(key)
-            yield blocks * self.block_size, row
+            self._saved_in[row] = self._step
+            saved.append((blocks * size, row))
+        return saved
 
     def clear(self) -> None:
         """Forget everything (vLLM's prefix cache was reset: new weights, say)."""
         self._free.extend(self._rows.values())
         self._rows.clear()
-        self._saving.clear()
 
     def _reserve(self) -> int | None:
         if self._free:
             return self._free.pop()
         oldest = next(iter(self._rows), None)
         # A row of this very step is not given away again: the worker would write it twice.
-        if oldest is None or oldest in self._saving:
+        if oldest is None or self._saved_in[self._rows[oldest]] == self._step:
             return None
         return self._rows.pop(oldest)

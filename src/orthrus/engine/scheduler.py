@@ -23,7 +23,7 @@ from orthrus.engine.prefix_reuse import PrefixReuse
 from orthrus.engine.refusals import of_generations
 from orthrus.engine.running_prompts import RunningPrompts
 from orthrus.engine.step_size import StepSize
-from orthrus.engine.steps import StepRecord, StepRecorder
+from orthrus.engine.steps import StepRecorder
 from orthrus.engine.waiting import StepQueue, WaitingByKind, kind_of
 from orthrus.policy.options import PolicyOptions
 from orthrus.policy.registry import make
@@ -85,13 +85,13 @@ class MixedScheduling(Scheduler):
             return self._schedule_generation(throttle_prefills)
         budget = self.max_num_scheduled_tokens
         prompts = self._prompts.current(self.running)
-        in_flight = self._in_flight(prompts)
+        in_flight, running_embeddings = self._in_flight(prompts)
         decodes = len(self.running) - len(prompts)
         if decodes or in_flight[Kind.PREFILL] or waiting:
             self._step_size.saw_generation()
         self.max_num_scheduled_tokens = self._step_size.tokens(budget, decodes)
         try:
-            self._admission.begin_step(len([r for r in prompts if r.pooling_params is not None]))
+            self._admission.begin_step(running_embeddings)
             return self._schedule_mixed(in_flight, decodes, throttle_prefills)
         finally:
             self.max_num_scheduled_tokens = budget
@@ -121,10 +121,6 @@ class MixedScheduling(Scheduler):
             spare=admission.spare_tokens,
         )
         plan = self.mix_policy.plan(view)
-        record = None
-        if self._recorder.enabled:
-            left = {kind: queue.remaining for kind, queue in queues.items()}
-            record = StepRecord.before(self, left)
         grants = StepGrants(plan)
         output = self._execute(grants, admission.admitted, throttle_prefills)
         if self.connector is None:
@@ -135,12 +131,12 @@ class MixedScheduling(Scheduler):
         scheduled = grants.by_kind(output.num_scheduled_tokens)
         scheduled[Kind.DECODE] = output.total_num_scheduled_tokens - sum(scheduled.values())
         self.mix_policy.settle(scheduled)
-        if record is not None:
+        if self._recorder.enabled:
             refused = admission.passed_over | plan.refused
             if self._stuck is not None:
                 refused.setdefault(self._stuck, Refusal.KV_BLOCKS)
-            record.after(self, output, scheduled, refused)
-            self._recorder.write(record)
+            left = {kind: queue.remaining for kind, queue in queues.items()}
+            self._recorder.step(self, output, scheduled, left, refused)
         return output
 
     def _schedule_generation(self, throttle_prefills: bool) -> SchedulerOutput:
@@ -154,28 +150,31 @@ class MixedScheduling(Scheduler):
         left = {kind: lanes.remaining for kind, lanes in self.real_waiting.kinds.items()}
         for request in chunked:
             left[kind_of(request)] += request.num_tokens - request.num_computed_tokens
-        record = StepRecord.before(self, left)
         output = super().schedule(throttle_prefills)
         tokens = output.num_scheduled_tokens
         prefills = [r.request_id for r in chunked]
         prefills += [new.req_id for new in output.scheduled_new_reqs]
         prefills += output.scheduled_cached_reqs.resumed_req_ids
-        scheduled = {Kind.PREFILL: sum(tokens.get(req_id, 0) for req_id in prefills)}
-        record.after(self, output, scheduled, {} if throttle_prefills else of_generations(self, output))
-        self._recorder.write(record)
+        prefill = sum(tokens.get(req_id, 0) for req_id in prefills)
+        decode = output.total_num_scheduled_tokens - prefill
+        scheduled = {Kind.EMBED: 0, Kind.PREFILL: prefill, Kind.DECODE: decode}
+        refused = {} if throttle_prefills else of_generations(self, output)
+        self._recorder.step(self, output, scheduled, left, refused)
         return output
 
-    def _in_flight(self, prompts: list[Request]) -> dict[Kind, list[WorkItem]]:
-        """The running `prompts` with tokens left to compute, by kind."""
+    def _in_flight(self, prompts: list[Request]) -> tuple[dict[Kind, list[WorkItem]], int]:
+        """The running `prompts` with tokens left to compute, by kind, and how many of all are embeddings."""
         orders = self.real_waiting.orders
         in_flight: dict[Kind, list[WorkItem]] = {Kind.EMBED: [], Kind.PREFILL: []}
+        embeddings = 0
         for request in prompts:
+            kind = kind_of(request)
+            embeddings += kind is Kind.EMBED
             left = request.num_tokens - request.num_computed_tokens
             if left > 0:
-                kind = kind_of(request)
                 order = orders[request.request_id]
                 in_flight[kind].append(WorkItem(request.request_id, kind, left, order, True))
-        return in_flight
+        return in_flight, embeddings
 
     def _execute(
         self, grants: StepGrants, starting: list[Request], throttle_prefills: bool

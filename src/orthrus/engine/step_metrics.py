@@ -6,11 +6,23 @@ import time
 from collections import Counter as Tally
 from typing import TYPE_CHECKING, Any
 
+from orthrus.policy.work import Kind
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from orthrus.engine.steps import StepRecord
+    from orthrus.policy.work import Refusal
 
 INTERVAL_S = 0.1
 """Metrics are written this often: twenty writes to shared memory cost more than planning a step does."""
+
+
+def mix_of(scheduled: Mapping[Kind, int]) -> str:
+    """ "embed", "generate" or "mixed"."""
+    if not scheduled[Kind.EMBED]:
+        return "generate"
+    return "mixed" if scheduled[Kind.PREFILL] or scheduled[Kind.DECODE] else "embed"
 
 
 class StepMetrics:
@@ -53,39 +65,43 @@ class StepMetrics:
             ["kind", "reason"],
         )
         self._due = 0.0
-        self._newest: dict[str, int] = {}
         self._mixes: Tally[str] = Tally()
-        self._scheduled: Tally[str] = Tally()
+        self._scheduled = dict.fromkeys(Kind, 0)
+        self._newest: Mapping[Kind, int] = {}
         self._fills: list[float] = []
-        self._heads: Tally[tuple[str, str]] = Tally()
+        self._heads: Tally[tuple[Kind, Refusal]] = Tally()
 
-    def update(self, record: StepRecord) -> None:
-        """Count one step."""
-        total = sum(record.tokens.values())
-        if total:
-            self._newest = record.tokens
-            self._mixes[record.mix] += 1
-            self._fills.append(total / record.budget)
-            for kind, tokens in record.tokens.items():
+    def count(self, scheduled: Mapping[Kind, int], fill: float, refused: Mapping[Kind, Refusal]) -> None:
+        """Count one step: its tokens by kind, the part of its budget that they `fill`, the heads refused."""
+        if fill:
+            self._newest = scheduled
+            self._mixes[mix_of(scheduled)] += 1
+            self._fills.append(fill)
+            for kind, tokens in scheduled.items():
                 self._scheduled[kind] += tokens
-        for head in record.refused.items():
+        for head in refused.items():
             self._heads[head] += 1
-        now = time.monotonic()
-        if not total or now >= self._due:
-            self._due = now + INTERVAL_S
-            self._write(record)
 
-    def _write(self, record: StepRecord) -> None:
+    def is_due(self, total: int) -> bool:
+        """Whether to `write` now, after a step of `total` tokens."""
+        now = time.monotonic()
+        if total and now < self._due:
+            return False
+        self._due = now + INTERVAL_S
+        return True
+
+    def write(self, record: StepRecord) -> None:
         """Write the sums since the last time, and the gauges as the step of `record` has them."""
         for mix, count in self._mixes.items():
             self._steps[mix].inc(count)
         for kind, tokens in self._scheduled.items():
             self._tokens[kind].inc(tokens)
+            self._scheduled[kind] = 0
         for fill in self._fills:
             self._fill.observe(fill)
         for (kind, reason), count in self._heads.items():
             self._refused.labels(kind=kind, reason=reason).inc(count)
-        for sums in (self._mixes, self._scheduled, self._fills, self._heads):
+        for sums in (self._mixes, self._fills, self._heads):
             sums.clear()
         for kind, tokens in self._newest.items():
             self._last[kind].set(tokens)
@@ -95,6 +111,6 @@ class StepMetrics:
             (self._remaining, record.remaining),
             (self._credit, {kind: record.credits.get(f"credit_{kind}", 0.0) for kind in self._credit}),
         ):
-            for kind, value in values.items():
-                if kind in gauges:
-                    gauges[kind].set(value)
+            for name, value in values.items():
+                if name in gauges:
+                    gauges[name].set(value)

@@ -7,11 +7,11 @@ import logging
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from orthrus.engine.step_metrics import StepMetrics
+from orthrus.engine.step_metrics import StepMetrics, mix_of
 from orthrus.policy.work import Kind, Refusal
 
 if TYPE_CHECKING:
@@ -26,53 +26,42 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class StepRecord:
-    """One step. Sizes are tokens (`budget`, `tokens`, `remaining`) or requests (`running`, `waiting`)."""
+    """One step. Sizes are tokens (`budget`, `tokens`, `remaining`) or requests (`running`, `waiting`).
 
+    `remaining` is what was to compute before the step, `refused` why a request of a kind could not start.
+    """
+
+    mix: str
     budget: int
-    tokens: dict[str, int] = field(default_factory=dict)
-    remaining: Mapping[Kind, int] = field(default_factory=dict)
-    running: dict[str, int] = field(default_factory=dict)
-    waiting: dict[str, int] = field(default_factory=dict)
-    credits: Mapping[str, float] = field(default_factory=dict)
-    refused: Mapping[Kind, Refusal] = field(default_factory=dict)
+    tokens: Mapping[Kind, int]
+    remaining: Mapping[Kind, int]
+    running: Mapping[str, int]
+    waiting: Mapping[str, int]
+    credits: Mapping[str, float]
+    refused: Mapping[Kind, Refusal]
 
     @classmethod
-    def before(cls, scheduler: MixedScheduling, remaining: Mapping[Kind, int]) -> StepRecord:
-        """The part known only before the step is scheduled: `remaining` prompt tokens to compute."""
-        return cls(scheduler.max_num_scheduled_tokens, remaining=remaining)
-
-    def after(
-        self,
+    def of(
+        cls,
         scheduler: MixedScheduling,
-        output: SchedulerOutput,
         scheduled: Mapping[Kind, int],
+        remaining: Mapping[Kind, int],
         refused: Mapping[Kind, Refusal],
-    ) -> None:
-        """Fill in what vLLM scheduled: `scheduled` tokens of embeddings and prefills, the rest decodes.
-
-        `refused` says why a request of a kind could not start.
-        """
-        self.refused = refused
-        embed, prefill = scheduled.get(Kind.EMBED, 0), scheduled.get(Kind.PREFILL, 0)
-        self.tokens = {
-            "embed": embed,
-            "prefill": prefill,
-            "decode": output.total_num_scheduled_tokens - embed - prefill,
-        }
+    ) -> StepRecord:
+        """The step that the scheduler has just planned, with its tokens `scheduled` by kind."""
         running, waiting = scheduler.get_request_counts()
         waiting_embed = len(scheduler.waiting.kinds[Kind.EMBED])
         running_embed = len(scheduler.embeddings) - waiting_embed
-        self.running = {"embed": running_embed, "generate": running - running_embed}
-        self.waiting = {"embed": waiting_embed, "generate": waiting - waiting_embed}
-        self.credits = scheduler.mix_policy.state()
-
-    @property
-    def mix(self) -> str:
-        """ "embed", "generate" or "mixed"."""
-        generate = self.tokens["prefill"] + self.tokens["decode"]
-        if self.tokens["embed"] and generate:
-            return "mixed"
-        return "embed" if self.tokens["embed"] else "generate"
+        return cls(
+            mix_of(scheduled),
+            scheduler.max_num_scheduled_tokens,
+            scheduled,
+            remaining,
+            {"embed": running_embed, "generate": running - running_embed},
+            {"embed": waiting_embed, "generate": waiting - waiting_embed},
+            scheduler.mix_policy.state(),
+            refused,
+        )
 
 
 class StepRecorder:
@@ -94,24 +83,41 @@ class StepRecorder:
         """Whether anybody reads the records."""
         return self._metrics is not None or self._trace is not None
 
-    def write(self, record: StepRecord) -> None:
-        """Record one step; a step that scheduled nothing leaves no trace line and is not counted."""
-        if self._metrics is not None:
-            self._metrics.update(record)
-        if not any(record.tokens.values()):
+    def step(
+        self,
+        scheduler: MixedScheduling,
+        output: SchedulerOutput,
+        scheduled: Mapping[Kind, int],
+        remaining: Mapping[Kind, int],
+        refused: Mapping[Kind, Refusal],
+    ) -> None:
+        """Record the step of `output`; the full record is made only where somebody reads it now."""
+        total = output.total_num_scheduled_tokens
+        metrics = self._metrics
+        if metrics is not None:
+            metrics.count(scheduled, total / scheduler.max_num_scheduled_tokens, refused)
+            if not metrics.is_due(total):
+                metrics = None
+        if metrics is None and self._trace is None:
             return
+        record = StepRecord.of(scheduler, scheduled, remaining, refused)
+        if metrics is not None:
+            metrics.write(record)
+        if self._trace is not None and total:
+            self._write(self._trace, record)
+
+    def _write(self, trace: TextIO, record: StepRecord) -> None:
         self._steps += 1
-        if self._trace is not None:
-            line = {"step": self._steps, "time": time.time(), "mix": record.mix}
-            for name in StepRecord.__slots__:
-                line[name] = getattr(record, name)
-            try:
-                self._trace.write(json.dumps(line) + "\n")
-            except OSError as error:  # a full disk is no reason to stop serving
-                logger.error("The step trace ends at step %d: %s", self._steps, error)
-                with suppress(OSError):  # it still holds the line that could not be written
-                    self._trace.close()
-                self._trace = None
+        line = {"step": self._steps, "time": time.time()}
+        for name in StepRecord.__slots__:
+            line[name] = getattr(record, name)
+        try:
+            trace.write(json.dumps(line) + "\n")
+        except OSError as error:  # a full disk is no reason to stop serving
+            logger.error("The step trace ends at step %d: %s", self._steps, error)
+            with suppress(OSError):  # it still holds the line that could not be written
+                trace.close()
+            self._trace = None
 
     def close(self) -> None:
         if self._trace is not None:

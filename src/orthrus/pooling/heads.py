@@ -20,6 +20,9 @@ class Head(StrEnum):
     LAST = "last"
     BUFFERED = "buffered"
 
+    # Enum's own is a Python function, and heads are part of the key of every kept state.
+    __hash__ = str.__hash__
+
     @classmethod
     def parse(cls, name: object) -> Head:
         """The head called `name`. Raises PoolingConfigError, listing the allowed names."""
