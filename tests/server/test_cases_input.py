@@ -13,6 +13,10 @@ TEXTS = ["The cat sat on the mat.", "x", "Paris is the capital of France, and Be
 WIDTH = 576
 
 
+def said(content):
+    return [{"role": "user", "content": content}]
+
+
 def test_a1_floats_unless_asked_otherwise(client):
     plain = rows(embed_answer(client, TEXTS))
     assert plain.shape == (3, WIDTH)
@@ -105,6 +109,55 @@ def test_a5_truncation_counts_what_is_left_in_lists_too(client):
     assert whole["usage"]["prompt_tokens"] == MAX_MODEL_LEN
 
 
+def test_a5_truncation_keeps_the_beginning_unless_the_end_is_asked_for(client):
+    text = " ".join(f"Line {i} is another." for i in range(30))
+    ids = token_ids(client, text)
+    first, last = embed(client, [ids[:7], ids[-7:]])
+    for given in (text, ids, [text], [ids]):
+        for fields, wanted in (
+            ({}, first),
+            ({"truncation_side": "right"}, first),
+            ({"long_input": "refuse"}, first),
+            ({"truncation_side": "left"}, last),
+        ):
+            cut = embed(client, given, truncate_prompt_tokens=7, **fields)
+            assert np.abs(cut - wanted).max() < 1e-5, (type(given), fields)
+            body = {"input": given, "task": "embed", "truncate_prompt_tokens": 7, **fields}
+            if "long_input" not in fields:
+                answer = client.post("/pooling", json=body).json()
+                assert np.abs(np.array(answer["data"][0]["data"]) - wanted).max() < 1e-5
+
+
+def test_a5_the_other_routes_keep_the_beginning_too(client):
+    text = " ".join(f"Line {i} is another." for i in range(30))
+    ids = token_ids(client, text)
+    first, last = embed(client, [ids[:7], ids[-7:]])
+    messages = [{"role": "user", "content": text}]
+    rendered = client.post("/tokenize", json={"messages": messages, "add_generation_prompt": False}).json()
+    chat = embed(client, messages, truncate_prompt_tokens=40)
+    assert np.abs(chat - embed(client, rendered["tokens"][:40])).max() < 1e-5
+    body = {"texts": [text], "max_tokens": 7, "embedding_types": ["float"]}
+    answer = client.post("/v2/embed", json=body).json()
+    assert cosines(np.array(answer["embeddings"]["float"]), first[None])[0] == pytest.approx(1, abs=1e-5)
+    body = {"text_1": text, "text_2": [text, "x"], "truncate_prompt_tokens": 7}
+    other = cosines(embed(client, "x"), first[None])[0]
+    for path in ("/score", "/v1/score"):
+        scores = [item["score"] for item in client.post(path, json=body).json()["data"]]
+        assert scores == pytest.approx([1, other], abs=1e-4)
+    body = {"query": "x", "documents": [text], "truncate_prompt_tokens": 7}
+    for side, wanted in ((None, other), ("left", cosines(embed(client, "x"), last[None])[0])):
+        answer = client.post("/rerank", json={**body, "truncation_side": side}).json()
+        assert answer["results"][0]["relevance_score"] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_a_generation_still_keeps_the_end_of_its_prompt(client):
+    text = " ".join(f"Line {i} is another." for i in range(30))
+    body = {"max_tokens": 1, "temperature": 0, "echo": True, "return_token_ids": True}
+    given = {"prompt": text, "truncate_prompt_tokens": 7}
+    answer = client.post("/v1/completions", json={**body, **given}).json()
+    assert answer["choices"][0]["prompt_token_ids"] == token_ids(client, text)[-7:]
+
+
 @pytest.mark.parametrize("value", [0, -2, MAX_MODEL_LEN + 1, 1.5, "5", True])
 def test_a5_a_wrong_truncation_is_refused_with_the_range(client, value):
     error = refused(client, input="a", truncate_prompt_tokens=value)
@@ -113,9 +166,16 @@ def test_a5_a_wrong_truncation_is_refused_with_the_range(client, value):
 
 
 def test_a12_an_unknown_model_is_404_and_a_wrong_task_400(client):
-    for path in ("/v1/embeddings", "/pooling"):
-        assert "nobody" in refused(client, path, 404, input="a", model="nobody")["message"]
-    assert "nobody" in refused(client, "/score", 404, queries="a", documents=["b"], model="nobody")["message"]
+    bodies = {
+        "/v1/embeddings": {"input": "a"},
+        "/pooling": {"input": "a"},
+        "/score": {"queries": "a", "documents": ["b"]},
+        "/v1/completions": {"prompt": "a"},
+    }
+    for path, body in bodies.items():
+        error = refused(client, path, 404, **body, model="nobody")
+        assert error["message"] == "The model `nobody` does not exist. Valid aliases: sample."
+        assert error["param"] == "model"
     for task in ("classify", "token_embed", "none of them"):
         refused(client, "/pooling", 400, input="a", task=task)
 
@@ -173,6 +233,30 @@ def test_a16_messages_go_through_the_chat_template(client):
 @pytest.mark.parametrize("messages", ["a", [], [{"content": "a"}], [3], [{"role": "user", "content": 3}]])
 def test_a16_wrong_messages_are_refused(client, messages):
     refused(client, messages=messages)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", {"prompt": ["a", ""]}, "prompt[1]"),
+        ("/v1/completions", {"prompt": ""}, "prompt"),
+        ("/v1/completions", {"prompt": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ("/v1/responses", {"input": "a", "max_output_tokens": -1}, "max_output_tokens"),
+        ("/v1/responses", {"input": [{"role": "user"}]}, "input"),
+        ("/v1/chat/completions", {"messages": said([{"type": "weird"}])}, "messages[0].content[0].type"),
+        ("/v1/chat/completions", {"messages": said([5])}, "messages[0].content[0]"),
+        ("/v1/chat/completions", {"messages": said(["a"])}, "messages[0].content[0]"),
+        ("/v1/embeddings", {"messages": said(["a"])}, "messages[0].content[0]"),
+        ("/v1/messages", {"messages": said([{"type": "weird"}]), "max_tokens": 2}, "messages"),
+        ("/tokenize", {"messages": said([{"type": "input_text"}])}, "messages[0].content[0]"),
+    ],
+)
+def test_a_refusal_is_one_line_and_names_its_place(client, path, body, param):
+    error = refused(client, path, **body)
+    assert error["param"] == param
+    assert "\n" not in error["message"]
+    assert "validation error" not in error["message"]
+    assert "errors.pydantic.dev" not in error["message"]
 
 
 def test_a19_control_tokens_in_text_are_counted_as_the_tokenizer_counts(client):

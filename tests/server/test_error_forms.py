@@ -10,20 +10,27 @@ from typing import Annotated, Any
 import httpx
 import pytest
 from fastapi import Body, FastAPI, Request
+from pydantic import TypeAdapter
 from small_limits import LIMITS
 
 from orthrus.engine.compat import GenerationError, VLLMValidationError
+from orthrus.server.errors import RequestError
 from orthrus.server.guard import Guard
 from orthrus.server.handlers import install
 from orthrus.server.lengths import is_too_long, name_inputs, name_prompts
 from orthrus.server.routes import check_first
 
 JSON = {"content-type": "application/json"}
-MODELS = SimpleNamespace(is_base_model=lambda name: name == "m" * 300, lora_requests={"l" * 300: None})
+MODELS = SimpleNamespace(
+    is_base_model=lambda name: name == "m" * 300,
+    lora_requests={"l" * 300: None},
+    base_model_paths=[SimpleNamespace(name="served")],
+)
 
 
 def application() -> FastAPI:
     from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
+    from vllm.exceptions import VLLMNotFoundError
 
     app = FastAPI()
     app.state.args = Namespace(log_error_stack=False)
@@ -33,6 +40,10 @@ def application() -> FastAPI:
     async def parsed(request: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
         if "fail" in request:
             raise GenerationError
+        if "late" in request:
+            TypeAdapter(list[int]).validate_python(request["late"])
+        if "unknown" in request:
+            raise VLLMNotFoundError("The model `x` does not exist.")
         return {"given": len(json.dumps(request))}
 
     @app.post("/raw")
@@ -147,6 +158,19 @@ async def test_a_long_model_name_is_shortened_unless_it_is_served() -> None:
         assert (await send("/parsed", json={"model": name})).status_code == 200
 
 
+async def test_an_unknown_model_is_named_with_the_field_and_the_served_ones() -> None:
+    error = await error_of(404, "/parsed", json={"unknown": 1})
+    assert error["message"] == "The model `x` does not exist. Valid aliases: served."
+    assert (error["param"], error["type"]) == ("model", "NotFoundError")
+
+
+async def test_what_pydantic_finds_late_is_one_sentence() -> None:
+    error = await error_of(400, "/parsed", json={"late": [1, "x"]})
+    assert error["message"].startswith("Input should be a valid integer")
+    assert "\n" not in error["message"]
+    assert error["type"] == "BadRequestError"
+
+
 async def test_a_generation_that_the_engine_fails_is_the_grammars_fault_only_where_there_is_one() -> None:
     assert (await error_of(500, "/parsed", json={"fail": 1}))["param"] is None
     error = await error_of(400, "/parsed", json={"fail": 1, "structured_outputs": {"regex": "a"}})
@@ -193,14 +217,29 @@ async def test_the_prompt_that_is_too_long_is_named() -> None:
         assert skip_mm_cache
         if "long" in prompts:
             raise overlong(99, "input_text")
-        return [f"{request} {prompt}" for prompt in prompts]
+        return [{"prompt": f"{request} {prompt}"} for prompt in prompts]
 
     renderer = SimpleNamespace(preprocess_cmpl=preprocess)
     name_prompts(renderer, 16)
-    assert await renderer.preprocess_cmpl("r", ["a", "b"], skip_mm_cache=True) == ["r a", "r b"]
+    rendered = await renderer.preprocess_cmpl("r", ["a", "b"], skip_mm_cache=True)
+    assert rendered == [{"prompt": "r a"}, {"prompt": "r b"}]
     for prompts, where in ((["a", "long"], "prompt[1]"), (["long"], "prompt")):
         with pytest.raises(ValueError, match="99 characters; this model takes at most 16 tokens") as caught:
             await renderer.preprocess_cmpl("r", prompts, skip_mm_cache=True)
         assert str(caught.value).startswith(f"{where} has ")
         assert caught.value.param == "prompt"  # type: ignore[attr-defined]
     assert not is_too_long(VLLMValidationError("other", parameter="stop"))
+
+
+async def test_a_prompt_without_tokens_is_named() -> None:
+    async def preprocess(_request: Any, prompts: Any) -> Any:
+        return [{"prompt_token_ids": [len(prompt)] * bool(prompt)} for prompt in prompts]
+
+    renderer = SimpleNamespace(preprocess_cmpl=preprocess)
+    name_prompts(renderer, 16)
+    assert len(await renderer.preprocess_cmpl("r", ["a", "b"])) == 2
+    for prompts, where in ((["a", ""], "prompt[1]"), ([""], "prompt")):
+        with pytest.raises(RequestError, match="no tokens") as caught:
+            await renderer.preprocess_cmpl("r", prompts)
+        assert str(caught.value).startswith(f"{where} has no tokens")
+        assert caught.value.param == where

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.testclient import TestClient
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from orthrus.server.findings import explain
 
@@ -27,6 +27,28 @@ class Chat(BaseModel):
     messages: list[Message]
     top_n: int = Field(default=0, ge=0)
     kind: str | None = None
+
+
+class Said(BaseModel):
+    role: Literal["user"]
+    content: str
+    type: Literal["message"] = "message"
+
+
+class Call(BaseModel):
+    type: Literal["call"]
+    name: str
+    id: int | None = None
+
+
+class Output(BaseModel):
+    type: Literal["output"]
+    id: int
+    result: str
+
+
+class Items(BaseModel):
+    items: str | list[Said | Call | Output]
 
 
 @pytest.fixture
@@ -80,6 +102,25 @@ def test_one_sentence_names_the_place_and_what_is_allowed(
     assert sentence.startswith(message)
     assert "\n" not in sentence
     assert param == field
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ({"type": "call"}, "items[0].name is required"),
+        ({"type": "output", "id": 1}, "items[0].result is required"),
+        ({"type": "output", "id": "x", "result": "a"}, "items[0].id is 'x'; allowed: a valid integer"),
+        ({"type": "other"}, "items[0].type is 'other'; allowed: 'message' or 'call' or 'output'"),
+        ({"role": "user"}, "items[0].content is required"),
+        ({"role": "nobody", "content": "a"}, "items[0].role is 'nobody'; allowed: 'user'"),
+    ],
+)
+def test_the_member_whose_type_or_role_is_given_says_what_is_missing(item: Any, message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(Items).validate_python({"items": [item]})
+    sentence, field = explain(caught.value.errors(), {"items": [item]})
+    assert sentence.startswith(message)
+    assert field == "items"
 
 
 def test_long_values_are_cut_and_broken_json_is_named(said: Any) -> None:

@@ -66,6 +66,58 @@ def test_each_refusal_names_its_field(body: Any, param: str, message: str) -> No
 
 
 @pytest.mark.parametrize(
+    ("parts", "place", "message"),
+    [
+        ([{"type": "weird"}], "[0].type", " is 'weird'; allowed: 'text', 'refusal',"),
+        ([TEXT, {"type": ["text"]}], "[1].type", " is ['text']; allowed: 'text'"),
+        ([5], "[0]", " is 5; allowed: 'text'"),
+        ([TEXT, None], "[1]", " is None; allowed: 'text'"),
+        (["a"], "[0]", " is 'a'; allowed: 'text'"),
+        ([{"type": "input_text", "text": "a"}], "[0]", " is {'type': 'input_text'"),
+        ([{"type": "text"}], "[0]", " is {'type': 'text'}; allowed: 'text'"),
+        ([TEXT, {"text": "a"}], "[1].type", " is missing; allowed: 'text'"),
+        ([{"type": "text", "text": 5}], "[0].text", " is 5; allowed: a string"),
+        ([{"type": "thinking", "thinking": []}], "[0].thinking", " is []; allowed: a string"),
+    ],
+)
+def test_a_part_that_vllm_would_find_late_is_named(parts: Any, place: str, message: str) -> None:
+    error = refusal(said(parts))
+    assert error.param == f"messages[1].content{place}"
+    assert str(error).startswith(error.param + message)
+    assert refusal({"messages": [said(parts)["messages"]]}).param == f"messages[0][1].content{place}"
+
+
+def test_the_parts_that_vllm_takes_pass() -> None:
+    for parts in (
+        [TEXT, "a"],
+        ["a", TEXT, {"type": "text"}],
+        [{"type": "thinking", "thinking": "a"}],
+        [{"type": "refusal", "refusal": "a"}, {"type": "output_text", "text": "a"}],
+        [{"type": "tool_reference", "name": "a"}],
+        [{"prompt_embeds": "x", "uuid": "u"}],
+        [],
+    ):
+        accepted(said(parts))
+    accepted({"messages": [{"role": "tool", "tool_call_id": "c", "content": ["a"]}]})
+    accepted(said([{"type": "tool_use", "id": "t", "name": "f", "input": {}}]), "/v1/messages")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"prompt": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"input": "a", "max_output_tokens": -1}, "max_output_tokens"),
+        ({"input": "a", "max_output_tokens": 0}, "max_output_tokens"),
+    ],
+)
+def test_a_number_that_is_too_small_is_named_by_its_own_field(body: Any, field: str) -> None:
+    error = refusal(body, "/v1/responses")
+    assert error.param == field
+    assert str(error).startswith(f"{field} is {body[field]}; allowed: 1 or more")
+    accepted({**body, field: 1}, "/v1/responses")
+
+
+@pytest.mark.parametrize(
     "body",
     [
         {"prompt": "a"},
@@ -135,6 +187,8 @@ def test_a_model_that_takes_images_gets_them() -> None:
         ([USER, 3], "input[1]"),
         ([USER, {}], "input[1]"),
         ([USER, {"type": 3}], "input[1]"),
+        ([USER, {"role": "weird", "content": "a"}], "input[1].role"),
+        ([{"type": "message", "role": ["user"]}], "input[0].role"),
         ([{"role": "user", "content": [{}]}], "input[0].content[0]"),
         ([{"role": "user", "content": [{"type": "nothing"}]}], "input[0].content[0]"),
         ([{"role": "user", "content": [{"type": "input_text", "text": 3}]}], "input[0].content[0].text"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from orthrus.server.errors import error_body
 from orthrus.server.guard import Guard
 
 KEY = {"Authorization": "Bearer right"}
@@ -70,9 +72,19 @@ async def test_overload_is_429_until_a_request_ends():
     refused = await send(app, headers=KEY)
     assert refused.status_code == 429
     assert refused.headers["retry-after"] == "1"
+    assert refused.json()["error"]["type"] == "Too Many Requests"
     gate.set()
     assert [response.status_code for response in await asyncio.gather(*open_requests)] == [200, 200]
     assert (await send(app, headers=KEY)).status_code == 200
+
+
+async def test_a_status_has_the_type_that_vllm_gives_it():
+    from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+    from vllm.exceptions import GracefulHTTPError
+
+    for status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+        theirs = create_error_response(GracefulHTTPError("why", status)).model_dump()
+        assert error_body("why", status) == theirs
 
 
 async def test_a_request_that_fails_or_is_cancelled_gives_its_place_back():
@@ -92,5 +104,6 @@ async def test_a_server_that_ends_says_so_but_stays_observable():
     refused = await send(app, headers=KEY)
     assert refused.status_code == 503
     assert refused.json()["error"]["message"] == "the server is stopping"
+    assert refused.json()["error"]["type"] == "Service Unavailable"
     assert refused.headers["connection"] == "close"
     assert (await send(app, "GET", "/health")).status_code == 200

@@ -14,6 +14,7 @@ from orthrus.server.checks import check_embedding
 from orthrus.server.errors import RequestError
 from orthrus.server.route_checks import check_cohere, check_pooling, check_rerank, check_score
 
+USER = {"role": "user", "content": "a"}
 GOOD = {
     check_embedding: {"input": "a"},
     check_pooling: {"input": "a"},
@@ -140,7 +141,9 @@ def test_token_ids_are_whole_numbers(check: Any, ids: Any) -> None:
     ("check", "body", "message"),
     [
         (check_score, {}, "nothing is given to compare; allowed: queries and documents; text_1 and text_2"),
-        (check_score, {"queries": "a"}, "queries is given to compare"),
+        (check_score, {"queries": "a"}, "documents or items is missing beside queries; allowed: queries and"),
+        (check_score, {"text_1": "a"}, "text_2 is missing beside text_1; allowed: queries and documents;"),
+        (check_score, {"documents": "a"}, "queries is missing beside documents"),
         (check_score, {"queries": "a", "text_2": "b"}, "queries and text_2 is given to compare"),
         (check_score, {"queries": "a", "documents": "b", "text_1": "c"}, "documents and queries and text_1"),
         (check_score, {"queries": ["a", "b"], "documents": ["c"] * 3}, "queries has 2 items and documents 3"),
@@ -156,6 +159,7 @@ def test_token_ids_are_whole_numbers(check: Any, ids: Any) -> None:
         (check_rerank, {"documents": ["a"]}, "'query' is required"),
         (check_rerank, {"query": "a"}, "'documents' is required"),
         (check_rerank, {"query": ["a"], "documents": ["a"]}, "query is ['a']; allowed: one text"),
+        (check_rerank, {"query": 5, "documents": ["a"]}, "query is 5; allowed: one text"),
         (check_rerank, {"query": "", "documents": ["a"]}, "query is an empty string"),
         (check_cohere, {}, "no input is given; give exactly one of texts, inputs, images"),
         (check_cohere, {"texts": ["a"], "images": ["b"]}, "texts and images is given"),
@@ -163,6 +167,12 @@ def test_token_ids_are_whole_numbers(check: Any, ids: Any) -> None:
         (check_cohere, {"texts": ["a", ""]}, "texts[1] is an empty string"),
         (check_pooling, {}, "'input' (or 'messages') is required"),
         (check_pooling, {"input": ""}, "input is an empty string"),
+        (check_embedding, {"input": "a", "messages": [USER]}, "input and messages are both given"),
+        (check_pooling, {"input": "a", "messages": [USER]}, "input and messages are both given"),
+        (check_embedding, {"input": [1] * 17}, "input has 17 tokens; this model takes at most 16 (truncate"),
+        (check_embedding, {"input": [[1] * 17]}, "and long_input 'split' of /v1/embeddings takes them"),
+        (check_embedding, {"messages": [{**USER, "content": [5]}]}, "messages[0].content[0] is 5; allowed"),
+        (check_pooling, {"input": [[{**USER, "content": ["a"]}]]}, "input[0][0].content[0] is 'a'; allowed"),
         (check_pooling, [], "the request body must be a JSON object"),
     ],
 )

@@ -20,6 +20,7 @@ from orthrus.server import spans
 from orthrus.server.embeddings import limits_of
 from orthrus.server.errors import RequestError
 from orthrus.server.shapes import tokenization
+from orthrus.server.truncation import keeping_beginnings
 from orthrus.server.windows import Windows
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Embedder:
 
     def __init__(self, llm: AsyncLLMEngine, next_id: Callable[[], str], max_inputs: int) -> None:
         self._llm = llm
+        self._renderer = keeping_beginnings(llm.renderer)
         self._next_id = next_id
         self._config = OrthrusConfig.of(llm.vllm_config)
         self.limits = limits_of(llm.vllm_config, max_inputs)
@@ -76,10 +78,9 @@ class Embedder:
         return [np.asarray(result.outputs.data, dtype=np.float32) for result in results]
 
     async def _tokenized(self, inputs: Embeddings) -> list[dict[str, Any]]:
-        renderer = self._llm.renderer
-        # An engine that generates keeps the end of a prompt; vectors are made of the beginning everywhere.
+        renderer = self._renderer
         parameters = renderer.default_cmpl_tok_params.with_kwargs(
-            truncate_prompt_tokens=inputs.truncate_prompt_tokens, truncation_side="right"
+            truncate_prompt_tokens=inputs.truncate_prompt_tokens
         )
         parameters = tokenization(parameters, split=inputs.splits, span_unit=inputs.span_unit)
         rendered = await renderer.render_cmpl_async(inputs.prompts, parameters)

@@ -130,6 +130,8 @@ SEAM: dict[str, tuple[str, str]] = {
     "VLLMError": ("vllm.exceptions", "VLLMError"),
     "RequestOutputKind": ("vllm.sampling_params", "RequestOutputKind"),
     "ChatParams": ("vllm.renderers", "ChatParams"),
+    "cached_tokenizer_from_config": ("vllm.tokenizers", "cached_tokenizer_from_config"),
+    "maybe_make_thread_pool": ("vllm.tokenizers", "maybe_make_thread_pool"),
     "SamplingMetadata": ("vllm.v1.sample.metadata", "SamplingMetadata"),
     "CachedRequestState": ("vllm.v1.worker.gpu_input_batch", "CachedRequestState"),
     "ModelConfig": ("vllm.config", "ModelConfig"),

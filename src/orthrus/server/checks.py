@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from orthrus.server.chat_parts import check_chat_parts
 from orthrus.server.errors import RequestError, is_int, short
 from orthrus.server.fields import EMBEDDINGS, check_whole_numbers, refuse_misplaced
 from orthrus.server.inputs import check_count, check_input
@@ -48,6 +49,8 @@ def check_embedding(body: object, limits: EmbeddingLimits, route: str = EMBEDDIN
     request = check_object(body, route, limits)
     if "input" not in request and "messages" not in request:
         raise RequestError("'input' (or 'messages') is required", "input")
+    if request.get("input") is not None and request.get("messages") is not None:
+        raise RequestError("input and messages are both given; give one of the two", "messages")
     _check_encoding(request)
     check_pooling_field(request, limits)
     _check_normalize(request)
@@ -60,7 +63,20 @@ def check_embedding(body: object, limits: EmbeddingLimits, route: str = EMBEDDIN
     if "input" in request:
         cut = splits(request) or request.get("truncate_prompt_tokens") is not None
         check_input(request["input"], limits, truncated=cut)
+    for field in ("messages", "input"):
+        _check_chats(request.get(field), field, limits)
     return request
+
+
+def _check_chats(given: Any, where: str, limits: EmbeddingLimits) -> None:
+    """Check the parts of the messages of a chat, or of several."""
+    if not isinstance(given, list):
+        return
+    for i, item in enumerate(given):
+        if isinstance(item, dict):
+            check_chat_parts(item, f"{where}[{i}]", text_only=limits.text_only)
+        elif isinstance(item, list) and any(isinstance(inner, dict) for inner in item):
+            _check_chats(item, f"{where}[{i}]", limits)
 
 
 def check_object(body: object, route: str, limits: EmbeddingLimits) -> dict[str, Any]:

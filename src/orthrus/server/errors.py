@@ -1,6 +1,17 @@
-"""A request that is refused, and how its values are shown and told apart."""
+"""A request that is refused, its answer, and how its values are shown and told apart."""
 
 from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+# The names that vLLM gives to these (entrypoints/serve/exception_handling/error_response.py).
+TYPES = {
+    400: "BadRequestError",
+    404: "NotFoundError",
+    422: "UnprocessableEntityError",
+    501: "NotImplementedError",
+}
 
 
 class RequestError(ValueError):
@@ -10,6 +21,12 @@ class RequestError(ValueError):
         super().__init__(message)
         self.param = param
         self.status = status
+
+
+def error_body(message: str, status: int, param: str | None = None) -> dict[str, Any]:
+    """The body of an answer with `status`, in OpenAI's form."""
+    kind = TYPES.get(status) or HTTPStatus(status).phrase
+    return {"error": {"message": message, "type": kind, "param": param, "code": int(status)}}
 
 
 def check_unicode(text: str, where: str, param: str) -> None:

@@ -11,8 +11,11 @@ from typing import Any
 from orthrus.server.errors import short
 
 SHOULD_BE = "Input should be "
+TAGS = ("type", "role")  # the fields by whose value a member of a union is told from the others
 # FastAPI's first part of a finding's place.
 SOURCES = ("body", "query", "path", "header")
+
+Placed = tuple[list[str | int], Any]  # a finding, after its place in the body
 
 
 def explain(errors: Sequence[Any], body: object) -> tuple[str, str]:
@@ -35,12 +38,12 @@ def explain(errors: Sequence[Any], body: object) -> tuple[str, str]:
     if not placed:
         return _about_the_whole(findings[0], body)
     field = placed[0][0][0]
-    about = [(path, finding) for path, finding in placed if path[0] == field]
+    about = _of_fitting_members([(path, finding) for path, finding in placed if path[0] == field])
     deepest = max((path for path, _ in about), key=len)
     nearest = [finding for path, finding in about if path == deepest]
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in deepest)[1:]
     if nearest[0]["type"] == "missing":
-        return f"{where}.{nearest[0]['loc'][-1]} is required", str(field)
+        return f"{where}.{_missed(nearest)} is required", str(field)
     return f"{where} is {short(nearest[0].get('input'))}; {_expected(nearest)}", str(field)
 
 
@@ -57,6 +60,41 @@ def _path(loc: tuple[Any, ...], body: object) -> list[str | int]:
         value = value[part]  # type: ignore[index]
         path.append(part)
     return path
+
+
+def _of_fitting_members(about: list[Placed]) -> list[Placed]:
+    """The findings about the deepest place without those of members that another type or role is of.
+
+    All of them where that leaves none: the type or the role itself is at fault then.
+    """
+    deepest = max((path for path, _ in about), key=len)
+    if deepest[-1] not in TAGS:
+        return about
+    object_at = deepest[:-1]
+    inside = [(path, finding) for path, finding in about if path[: len(object_at)] == object_at]
+    others = {finding["loc"][:-1] for path, finding in inside if _is_of_another(path, finding, object_at)}
+    fitting = [
+        (path, finding)
+        for path, finding in inside
+        if not any(finding["loc"][:length] in others for length in range(1, len(finding["loc"]) + 1))
+    ]
+    return fitting or about
+
+
+def _is_of_another(path: list[str | int], finding: Any, object_at: list[str | int]) -> bool:
+    """Whether a member's finding says that its type or role is another, or that a type is missing."""
+    if finding["type"] == "missing":
+        return path == object_at and finding["loc"][-1] == "type"
+    return finding["type"] == "literal_error" and len(path) == len(object_at) + 1 and path[-1] in TAGS
+
+
+def _missed(findings: list[Any]) -> str:
+    """The first field that the member with the fewest missing ones lacks."""
+    by_member: dict[tuple[Any, ...], list[str]] = {}
+    for finding in findings:
+        if finding["type"] == "missing":
+            by_member.setdefault(finding["loc"][:-1], []).append(str(finding["loc"][-1]))
+    return min(by_member.values(), key=len)[0]
 
 
 def _expected(findings: list[Any]) -> str:

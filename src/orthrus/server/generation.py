@@ -8,15 +8,17 @@ from __future__ import annotations
 from types import NoneType
 from typing import Any
 
+from orthrus.server.chat_parts import check_chat_parts
 from orthrus.server.checks import EmbeddingLimits
 from orthrus.server.dead_ends import check_output_format
-from orthrus.server.errors import RequestError, short
+from orthrus.server.errors import RequestError, is_int, short
 from orthrus.server.inputs import check_count, check_token_ids
 from orthrus.server.media import refuse_files, refuse_media
 from orthrus.server.responses_input import check_responses_input
 from orthrus.server.values import INT64_MAX, check_values
 
 RESPONSES = "/v1/responses"
+ANTHROPIC = "/v1/messages"  # and what lies below it: parts of other types
 # Lists of whole requests, each of them work of its own.
 LISTED = {"/generative_scoring": ("items",), "/v1/chat/completions/batch": ("messages",)}
 SHAPES: dict[str, tuple[type, str]] = {
@@ -36,11 +38,16 @@ def check_generation(body: dict[str, Any], limits: EmbeddingLimits, path: str) -
         if isinstance(body.get(field), list):
             check_count(body[field], field, limits)
     _check_shapes(body)
-    _check_messages(body)
+    chats = _check_messages(body)
     check_values(body)
     if limits.text_only:
         refuse_media(body)
         refuse_files(body, "images", "audio", "videos")
+    if not path.startswith(ANTHROPIC):
+        for chat, where in chats:
+            for i, message in enumerate(chat):
+                check_chat_parts(message, f"{where}[{i}]", text_only=limits.text_only)
+    _check_counts(body)
     _check_prompt(body, limits)
     for field in ("tokens", "token_ids"):
         if isinstance(body.get(field), list):
@@ -58,11 +65,11 @@ def _check_shapes(body: dict[str, Any]) -> None:
             raise RequestError(f"{field} is {short(value)}; allowed: {allowed}", field)
 
 
-def _check_messages(body: dict[str, Any]) -> None:
-    """Every message is an object with a role; of the rest vLLM's models know more."""
+def _check_messages(body: dict[str, Any]) -> list[tuple[list[Any], str]]:
+    """Every message is an object with a role. Returns the chats, each with its place."""
     messages = body.get("messages")
     if not isinstance(messages, list):
-        return
+        return []
     chats = [(messages, "messages")]
     if messages and isinstance(messages[0], list):  # several chats in one request
         chats = [(chat, f"messages[{i}]") for i, chat in enumerate(messages) if isinstance(chat, list)]
@@ -77,6 +84,17 @@ def _check_messages(body: dict[str, Any]) -> None:
                 place = f"{where}[{i}].content"
                 allowed = "a string or a list of parts"
                 raise RequestError(f"{place} is {short(message['content'])}; allowed: {allowed}", place)
+    return chats
+
+
+def _check_counts(body: dict[str, Any]) -> None:
+    """Numbers that vLLM takes from its models, and then names by another field or by none."""
+    if is_int(body.get("truncate_prompt_tokens")) and body["truncate_prompt_tokens"] == 0:
+        allowed = "1 or more, or -1 for the model's limit"
+        raise RequestError(f"truncate_prompt_tokens is 0; allowed: {allowed}", "truncate_prompt_tokens")
+    most = body.get("max_output_tokens")
+    if isinstance(most, int) and is_int(most) and most < 1:
+        raise RequestError(f"max_output_tokens is {most}; allowed: 1 or more", "max_output_tokens")
 
 
 def _check_prompt(body: dict[str, Any], limits: EmbeddingLimits) -> None:

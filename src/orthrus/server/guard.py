@@ -14,6 +14,8 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from orthrus.server.errors import error_body
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -109,5 +111,5 @@ class Guard:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": message[:120]})
             return
-        error = {"message": message, "type": "invalid_request_error", "param": None, "code": status}
-        await JSONResponse({"error": error}, status_code=status, headers=headers)(scope, receive, send)
+        answer = JSONResponse(error_body(message, status), status_code=status, headers=headers)
+        await answer(scope, receive, send)

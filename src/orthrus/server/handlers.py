@@ -9,28 +9,20 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from orthrus.engine.compat import GenerationError, GracefulHTTPError, VLLMError
-from orthrus.server.errors import RequestError, clipped
+from orthrus.server.errors import RequestError, clipped, error_body
 from orthrus.server.findings import explain
 from orthrus.server.lengths import FIELDS, is_too_long, too_long
+from orthrus.server.routes import aliases
 from orthrus.server.shutdown import ENGINE_DIED, why_unavailable
-
-# The names that vLLM gives to these (entrypoints/serve/exception_handling/error_response.py).
-TYPES = {
-    400: "BadRequestError",
-    404: "NotFoundError",
-    422: "UnprocessableEntityError",
-    501: "NotImplementedError",
-}
 
 
 def error_response(message: str, status: int, param: str | None = None, headers: Any = None) -> JSONResponse:
     """An answer in OpenAI's form; headers are those of the error (`Allow`, `Retry-After`)."""
-    kind = TYPES.get(status) or HTTPStatus(status).phrase
-    error = {"message": message, "type": kind, "param": param, "code": status}
-    return JSONResponse({"error": error}, status_code=status, headers=headers)
+    return JSONResponse(error_body(message, status, param), status_code=status, headers=headers)
 
 
 async def on_refusal(_request: Request, error: Exception) -> Response:
@@ -65,6 +57,13 @@ async def on_wrong_body(_request: Request, error: Exception) -> Response:
     return error_response(message, HTTPStatus.BAD_REQUEST, field)
 
 
+async def on_wrong_data(request: Request, error: Exception) -> Response:
+    """What pydantic finds after vLLM has taken the body: it reads the parts of messages late."""
+    assert isinstance(error, ValidationError)
+    message, field = explain(error.errors(), getattr(request, "_json", None) or {})
+    return error_response(message, HTTPStatus.BAD_REQUEST, field)
+
+
 def install(app: FastAPI, engine_client: Any, args: Namespace) -> None:
     """Put our handlers before vLLM's (entrypoints/serve/exception_handling), which must be registered."""
     vllm_error: Any = app.exception_handlers[VLLMError]
@@ -75,6 +74,9 @@ def install(app: FastAPI, engine_client: Any, args: Namespace) -> None:
             limit = engine_client.vllm_config.model_config.max_model_len
             return await on_refusal(request, too_long(error, field, field, limit, "send a shorter one"))
         response: Response = await vllm_error(request, error)
+        if response.status_code == HTTPStatus.NOT_FOUND:  # of a route of embeddings: no field, no aliases
+            served = aliases(request.app.state.openai_serving_models)
+            return error_response(f"{error} {served}", HTTPStatus.NOT_FOUND, "model")
         if response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
             return response
         if not engine_client.errored:
@@ -89,6 +91,7 @@ def install(app: FastAPI, engine_client: Any, args: Namespace) -> None:
     app.add_exception_handler(StarletteHTTPException, on_http_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(RequestValidationError, on_wrong_body)
+    app.add_exception_handler(ValidationError, on_wrong_data)
     app.add_exception_handler(VLLMError, on_vllm_error)
     # The SageMaker standards have built the stack already, with the handlers of vLLM alone.
     app.middleware_stack = app.build_middleware_stack()

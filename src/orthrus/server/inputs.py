@@ -6,6 +6,10 @@ from typing import Any, Protocol
 
 from orthrus.server.errors import RequestError, is_int, short
 
+# What a caller can do about an input that is too long.
+CUTS = "truncate_prompt_tokens cuts longer inputs"
+SPLITS = f"{CUTS}, and long_input 'split' of /v1/embeddings takes them in windows"
+
 
 class InputLimits(Protocol):
     """The limits that inputs are held against. Lengths are in tokens."""
@@ -97,7 +101,6 @@ def _check_token_ids(ids: list[Any], where: str, limits: InputLimits, *, truncat
     check_token_ids(ids, where, "input", limits)
     if not truncated and len(ids) > limits.max_model_len:
         raise RequestError(
-            f"{where} has {len(ids)} tokens; this model takes at most {limits.max_model_len} "
-            f"(truncate_prompt_tokens cuts longer inputs)",
+            f"{where} has {len(ids)} tokens; this model takes at most {limits.max_model_len} ({SPLITS})",
             "input",
         )

@@ -1,4 +1,4 @@
-"""An input that is longer than the model, by its place: vLLM says neither which one it is nor its field."""
+"""An input that is too long or empty, by its place: vLLM says neither which one it is nor its field."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from orthrus.engine.compat import VLLMValidationError
 from orthrus.server.errors import RequestError, is_int
+from orthrus.server.inputs import CUTS, SPLITS
 
 # What vLLM calls a text that is too long before and after its tokens are known (renderers/params.py).
 TOO_LONG = ("input_text", "input_tokens")
@@ -21,8 +22,6 @@ FIELDS = {
     "/v1/embeddings": "input",
     "/pooling": "input",
 }
-CUTS = "truncate_prompt_tokens cuts longer inputs"
-SPLITS = f"{CUTS}, and long_input 'split' of /v1/embeddings takes them in windows"
 
 
 def too_long(error: VLLMValidationError, where: str, param: str, limit: int, advice: str) -> RequestError:
@@ -70,18 +69,23 @@ def name_inputs(io_processor: Any, limit: int) -> None:
 
 
 def name_prompts(online_renderer: Any, limit: int) -> None:
-    """Let vLLM's renderer name which of a completion's prompts is too long (renderers/online_renderer.py)."""
+    """Let vLLM's renderer name the prompt that is too long, or empty (renderers/online_renderer.py).
+
+    A text may be empty where the tokenizer begins each with a token.
+    """
     preprocess = online_renderer.preprocess_cmpl
 
     async def preprocess_cmpl(request: Any, prompts: Sequence[Any], **named: Any) -> list[Any]:
         async def one(i: int, prompt: Any) -> list[Any]:
+            where = f"prompt[{i}]" if len(prompts) > 1 else "prompt"
             try:
                 inputs: list[Any] = await preprocess(request, [prompt], **named)
             except VLLMValidationError as error:
                 if not is_too_long(error):
                     raise
-                where = f"prompt[{i}]" if len(prompts) > 1 else "prompt"
                 raise too_long(error, where, "prompt", limit, CUTS) from error
+            if any(engine_input.get("prompt_token_ids") == [] for engine_input in inputs):
+                raise RequestError(f"{where} has no tokens; give at least one character or token id", where)
             return inputs
 
         rendered = await asyncio.gather(*(one(i, prompt) for i, prompt in enumerate(prompts)))

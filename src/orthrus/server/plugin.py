@@ -57,6 +57,7 @@ class OrthrusEndpoints:
         from orthrus.server.lengths import name_inputs, name_prompts
         from orthrus.server.shutdown import watch
         from orthrus.server.tokens import MixedServingPooling, MixedServingScores
+        from orthrus.server.truncation import keeping_beginnings, use_renderer
 
         stock = app_state.serving_embedding
         handler = {"request_logger": stock.request_logger, "chat_template_config": stock.chat_template_config}
@@ -68,11 +69,13 @@ class OrthrusEndpoints:
             engine_client, models, supported_tasks=tasks, **handler
         )
         app_state.serving_scores = MixedServingScores(engine_client, models, supported_tasks=tasks, **handler)
+        renderer = keeping_beginnings(engine_client.renderer)
         for processor in (
             app_state.serving_embedding.io_processor,
             *app_state.serving_pooling.io_processors.values(),
             *app_state.serving_scores.io_processors.values(),
         ):
+            use_renderer(processor, renderer)
             honour_pooling_field(processor)
         for processor in (
             app_state.serving_embedding.io_processor,

@@ -8,6 +8,7 @@ from orthrus.server.errors import RequestError, short
 
 MOST_ITEMS = 1024
 MOST_PARTS = 1024  # of one item
+ROLES = ("user", "assistant", "system", "developer")
 # The string that a part of each type must have. Others have none, or are refused as no text.
 PARTS: dict[str, str | None] = {
     "input_text": "text",
@@ -33,6 +34,9 @@ def check_responses_input(given: object) -> None:
         kind = item.get("type", "message" if "role" in item else None)
         if not isinstance(kind, str):
             raise RequestError(f"{where} has neither a 'type' nor a 'role'", where)
+        if kind == "message" and item.get("role", ROLES[0]) not in ROLES:
+            allowed = ", ".join(map(repr, ROLES))
+            raise RequestError(f"{where}.role is {short(item['role'])}; allowed: {allowed}", f"{where}.role")
         if kind == "message" and item.get("role") == "assistant":
             _check_answer(item.get("content"), f"{where}.content")
         for field in ("content", "output"):

@@ -43,11 +43,7 @@ def check_score(body: object, limits: EmbeddingLimits) -> dict[str, Any]:
     given = {field for pair in PAIRS for field in pair if field in request}
     pair = next((pair for pair in PAIRS if set(pair) == given), None)
     if pair is None:
-        allowed = "; ".join(" and ".join(names) for names in PAIRS)
-        raise RequestError(
-            f"{' and '.join(sorted(given)) or 'nothing'} is given to compare; allowed: {allowed}",
-            next(iter(sorted(given)), PAIRS[0][0]),
-        )
+        raise _no_pair(given)
     first, second = (_check_texts(request, field, limits) for field in pair)
     if first not in (1, second):
         raise RequestError(
@@ -58,13 +54,28 @@ def check_score(body: object, limits: EmbeddingLimits) -> dict[str, Any]:
     return request
 
 
+def _no_pair(given: set[str]) -> RequestError:
+    """What is wrong with the fields `given` to compare: one that is alone misses its partner."""
+    allowed = "; ".join(" and ".join(names) for names in PAIRS)
+    if len(given) == 1:
+        [field] = given
+        partners = [name for pair in PAIRS if field in pair for name in pair if name != field]
+        return RequestError(
+            f"{' or '.join(partners)} is missing beside {field}; allowed: {allowed}", partners[0]
+        )
+    return RequestError(
+        f"{' and '.join(sorted(given)) or 'nothing'} is given to compare; allowed: {allowed}",
+        next(iter(sorted(given)), PAIRS[0][0]),
+    )
+
+
 def check_rerank(body: object, limits: EmbeddingLimits) -> dict[str, Any]:
     """A request to /rerank, /v1/rerank or /v2/rerank: one query, any number of documents up to the limit."""
     request = check_object(body, RERANK, limits)
     for field in ("query", "documents"):
         if field not in request:
             raise RequestError(f"'{field}' is required", field)
-    if isinstance(request["query"], list):
+    if not isinstance(request["query"], str | dict):
         raise RequestError(f"query is {short(request['query'])}; allowed: one text", "query")
     for field in ("query", "documents"):
         _check_texts(request, field, limits)

@@ -90,4 +90,9 @@ def refuse_long_model_name(model: object, models: Any) -> None:
         return
     if not models.is_base_model(model) and model not in models.lora_requests:
         message = f"The model `{model[:LONGEST_NAME]}…` ({len(model)} characters) does not exist."
-        raise RequestError(message, "model", status=404)
+        raise RequestError(f"{message} {aliases(models)}", "model", status=404)
+
+
+def aliases(models: Any) -> str:
+    """The names of the served model, in the words of vLLM (entrypoints/serve/engine/serving.py)."""
+    return f"Valid aliases: {', '.join(model.name for model in models.base_model_paths)}."
