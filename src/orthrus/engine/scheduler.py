@@ -123,10 +123,7 @@ class MixedScheduling(Scheduler):
         plan = self.mix_policy.plan(view)
         grants = StepGrants(plan)
         output = self._execute(grants, admission.admitted, throttle_prefills)
-        if self.connector is None:
-            self._prompts.saw(output, self.requests)
-        else:
-            self._prompts.forget()  # blocks that could not be loaded turn decodes into prompts again
+        self._follow_prompts(output)
         self._reuse.attach_orders(output, grants.embeddings(output.num_scheduled_tokens))
         scheduled = grants.by_kind(output.num_scheduled_tokens)
         scheduled[Kind.DECODE] = output.total_num_scheduled_tokens - sum(scheduled.values())
@@ -141,16 +138,17 @@ class MixedScheduling(Scheduler):
 
     def _schedule_generation(self, throttle_prefills: bool) -> SchedulerOutput:
         self._step_size.saw_generation()
-        self._prompts.forget()
         if not self.embeddings:
             self.mix_policy.stand_by()
         if not self._recorder.enabled:
+            self._prompts.forget()
             return super().schedule(throttle_prefills)
-        chunked = [r for r in self.running if r.is_prefill_chunk]
+        chunked = [r for r in self._prompts.current(self.running) if r.is_prefill_chunk]
         left = {kind: lanes.remaining for kind, lanes in self.real_waiting.kinds.items()}
         for request in chunked:
             left[kind_of(request)] += request.num_tokens - request.num_computed_tokens
         output = super().schedule(throttle_prefills)
+        self._follow_prompts(output)
         tokens = output.num_scheduled_tokens
         prefills = [r.request_id for r in chunked]
         prefills += [new.req_id for new in output.scheduled_new_reqs]
@@ -161,6 +159,12 @@ class MixedScheduling(Scheduler):
         refused = {} if throttle_prefills else of_generations(self, output)
         self._recorder.step(self, output, scheduled, left, refused)
         return output
+
+    def _follow_prompts(self, output: SchedulerOutput) -> None:
+        if self.connector is None:
+            self._prompts.saw(output, self.requests)
+        else:
+            self._prompts.forget()  # blocks that could not be loaded turn decodes into prompts again
 
     def _in_flight(self, prompts: list[Request]) -> tuple[dict[Kind, list[WorkItem]], int]:
         """The running `prompts` with tokens left to compute, by kind, and how many of all are embeddings."""
@@ -207,12 +211,10 @@ class MixedScheduling(Scheduler):
     ) -> int:
         grants = self._grants
         if (
-            grants is not None
-            and grants.run_decodes
-            and num_new_tokens == 1
+            num_new_tokens == 1
             and not request.is_prefill_chunk
             and request.pooling_params is None
-            and request.request_id not in grants.kinds
+            and (grants is None or (grants.run_decodes and request.request_id not in grants.kinds))
         ):
             return 1  # a decode, as most of hundreds are: the short way to what the rest would say
         tokens: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
