@@ -7,10 +7,8 @@ embeddings, all of 200 tokens that no two share; a generation writes 100 to 700 
 steps, and the mean of ours: the metrics are not written in every step.
 What a step costs depends on what it starts: `--mixed-step-tokens 0` fills the budget of 2 048 tokens with
 some nine requests, the CPU's own bound of 256 with one or two.
-vLLM's part includes a method of ours that it calls for each request instead of its own; a line says what
-both take for a decode. So what our code takes is not what we add. The last lines set whole schedule() calls
-against those of stock vLLM, in turn, step by step: there each embedding is a generation of one token, the
-nearest that stock vLLM can start beside others, and the budget is 256 prompt tokens beside the decodes.
+vLLM's part includes a method of ours that it calls for each request instead of its own; the last line says
+what both take for a decode.
 """
 
 from __future__ import annotations
@@ -47,12 +45,6 @@ from orthrus.policy.work import Plan
 
 RUNNING, WAITING, WARM_UP, STEPS = 256, 20_000, 60, 200
 BUDGET, PROMPT = 2048, 200
-SETTINGS = {
-    "blocks": 20_000,
-    "enable_prefix_caching": True,
-    "max_num_batched_tokens": BUDGET,
-    "max_model_len": 1024,
-}
 INSIDE: list[float] = []
 RECORDERS: list[StepRecorder] = []
 
@@ -90,27 +82,18 @@ def crowd(policy: str, model: Path, waiting: int) -> TimedMixed:
         model,
         orthrus={"policy": policy, "mixed_step_tokens": 0},
         max_num_seqs=RUNNING,
-        **SETTINGS,
+        blocks=20_000,
+        enable_prefix_caching=True,
+        max_num_batched_tokens=BUDGET,
+        max_model_len=1024,
     )
     # A process registers its metrics once, so all schedulers here write to those of the first.
     os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
     RECORDERS.append(scheduler._recorder)
     scheduler._recorder = RECORDERS[0]
-    fill(scheduler, waiting, embed())
-    return scheduler
-
-
-def stock_crowd(model: Path, waiting: int) -> Scheduler:
-    """Stock vLLM's scheduler with the same requests, but for embeddings, and two rows more for these."""
-    scheduler = make_scheduler(Scheduler, model, max_num_seqs=RUNNING + 2, **SETTINGS)
-    fill(scheduler, waiting, generate(1))
-    return scheduler
-
-
-def fill(scheduler: Scheduler, waiting: int, short: PoolingParams | SamplingParams) -> None:
-    """Add requests: generations and `short` ones in turn."""
     for i in range(waiting):
-        scheduler.add_request(request(i, short if i % 2 else generate(100 + 37 * i % 601)))
+        scheduler.add_request(request(i, embed() if i % 2 else generate(100 + 37 * i % 601)))
+    return scheduler
 
 
 def measure(scheduler: TimedMixed, mixed_step_tokens: int) -> tuple[float, float, float]:
@@ -146,24 +129,6 @@ def hooks(scheduler: TimedMixed) -> tuple[float, float]:
     return median(times[TimedMixed]) * 1e6, median(times[Scheduler]) * 1e6
 
 
-def against_stock(mixed: TimedMixed, stock: Scheduler, mixed_step_tokens: int) -> tuple[float, float, float]:
-    """Microseconds of a whole schedule(), of ours and of stock vLLM's, and the median of the differences."""
-    times: dict[Scheduler, list[float]] = {mixed: [], stock: []}
-    for step in range(WARM_UP + STEPS):
-        if step == WARM_UP:
-            mixed._step_size = StepSize(mixed_step_tokens)
-            stock.max_num_scheduled_tokens = RUNNING + mixed_step_tokens if mixed_step_tokens else BUDGET
-        for scheduler, taken in times.items():
-            start = time.perf_counter()
-            output = scheduler.schedule()
-            if step >= WARM_UP:
-                taken.append(time.perf_counter() - start)
-            answer(scheduler, output)
-    assert abs(len(mixed.running) - len(stock.running)) <= 16, (len(mixed.running), len(stock.running))
-    differences = [ours - theirs for ours, theirs in zip(*times.values(), strict=True)]
-    return tuple(median(values) * 1e6 for values in (*times.values(), differences))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -183,13 +148,6 @@ def main() -> None:
             )
     own, stock = hooks(scheduler)
     print(f"for each decode: {own:.2f} us in our method, {stock:.2f} us in vLLM's")  # noqa: T201
-    for policy in ("ibs", "fcfs"):  # homogeneous steps hold decodes back, which stock vLLM never does
-        pair = crowd(policy, args.model, WAITING), stock_crowd(args.model, WAITING)
-        ours, theirs, added = against_stock(*pair, args.mixed_step_tokens)
-        print(  # noqa: T201
-            f"{policy}: schedule() takes {ours:.0f} us, stock vLLM's {theirs:.0f} us; "
-            f"added in a step: {added:.0f} us, {added / theirs:.1%}"
-        )
 
 
 if __name__ == "__main__":
