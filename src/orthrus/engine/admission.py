@@ -35,10 +35,9 @@ class Admission:
         self._scheduler = scheduler
         self._waiting = scheduler.real_waiting.requests
         self._max_adapters: int = scheduler.lora_config.max_loras if scheduler.lora_config else 0
-        self._max_overtaken = scheduler.max_num_running_reqs
         self._prefixes = Prefixes(scheduler)
         self._kv_room = KvRoom(scheduler, self._prefixes)
-        self._waiter: Overtaken | None = None
+        self._waiter = Overtaken(self._waiting, scheduler.max_num_running_reqs)
         self._adapters: set[int] = set()
         self._buffer: BufferRoom | None = None
         self._slots = self._generation_slots = 0
@@ -54,8 +53,7 @@ class Admission:
         self._kv_room.begin_step()
         if self._max_adapters:
             self._adapters = {r.lora_request.lora_int_id for r in running if r.lora_request is not None}
-            if self._waiter is not None and self._waiter.request_id not in self._waiting:
-                self._waiter = None
+            self._waiter.begin_step()
         if self._has_buffer:
             self._buffer = BufferRoom(scheduler.settings, running)
 
@@ -64,8 +62,8 @@ class Admission:
         adapter = adapter_of(request) if self._max_adapters else 0
         if adapter and not self.has_adapter_slot(item, adapter):
             return Refusal.ADAPTER_SLOTS  # the other kind took the last slot after this one became the head
-        if self._waiter is not None and self._waiter.request_id == item.request_id:
-            self._waiter = None  # it may still lack something else, but holds nobody back for an adapter
+        if adapter:
+            self._waiter.has_its_turn(item)  # it may still lack something else, but not an adapter
         generates = item.kind is not Kind.EMBED
         if self._slots <= 0 or (generates and self._generation_slots <= 0):
             return Refusal.SEQUENCE_SLOTS
@@ -79,9 +77,7 @@ class Admission:
         self._kv_room.take(item)
         if adapter:
             self._adapters.add(adapter)
-            waiter = self._waiter_before(item)
-            if waiter is not None:
-                waiter.count += 1
+            self._waiter.starts(item)
         return None
 
     def spare_tokens(self) -> int:
@@ -92,16 +88,12 @@ class Admission:
     def has_adapter_slot(self, item: WorkItem, adapter: int) -> bool:
         """Whether a waiting request of this adapter could start; if not, it is passed over in this step."""
         is_used = adapter in self._adapters
-        waiter = self._waiter_before(item)
-        if waiter is not None:
-            has_slot = is_used and waiter.count < self._max_overtaken
+        if self._waiter.is_before(item):
+            has_slot = is_used and not self._waiter.is_due
         else:
             has_slot = is_used or len(self._adapters) < self._max_adapters
-            if not has_slot and (self._waiter is None or item.order < self._waiter.order):
-                self._waiter = Overtaken(item.request_id, item.order)
+            if not has_slot:
+                self._waiter.lacks(item)
         if not has_slot:
             self.passed_over[item.kind] = Refusal.ADAPTER_SLOTS
         return has_slot
-
-    def _waiter_before(self, item: WorkItem) -> Overtaken | None:
-        return self._waiter if self._waiter is not None and item.order > self._waiter.order else None

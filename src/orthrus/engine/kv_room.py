@@ -25,11 +25,9 @@ class KvRoom:
         self._scheduler = scheduler
         self._kv = scheduler.kv_cache_manager
         self._prefixes = prefixes
-        self._waiting = scheduler.real_waiting.requests
         self._whole_prompt = scheduler.scheduler_reserve_full_isl
         self._max_model_len = scheduler.max_model_len
-        self._max_overtaken = scheduler.max_num_running_reqs
-        self._waiter: Overtaken | None = None
+        self._waiter = Overtaken(scheduler.real_waiting.requests, scheduler.max_num_running_reqs)
         self._free = self._watermark = 0
         self._needed = 0
         self._running_bound = 0
@@ -42,36 +40,25 @@ class KvRoom:
         size = self._prefixes.block_size
         running = len(self._scheduler.running)
         self._running_bound = running + self._scheduler.max_num_scheduled_tokens // size if size else 0
-        if self._waiter is not None and self._waiter.request_id not in self._waiting:
-            self._waiter = None
+        self._waiter.begin_step()
 
     def has(self, item: WorkItem, request: Request) -> bool:
         """Whether the request could start; if so, `take` must follow before the next question."""
         waiter = self._waiter
-        if (
-            waiter is not None
-            and item.order > waiter.order
-            and waiter.count >= self._max_overtaken
-            and self._scheduler.running  # else nothing would ever give it room
-        ):
-            return False
+        if waiter.is_before(item) and waiter.is_due and self._scheduler.running:
+            return False  # with nothing running, nothing would ever give the other one room
         self._needed = self._blocks_for(item, request)
         if self._needed <= self._free - self._watermark:
             return True
-        if waiter is None or item.order < waiter.order:
-            self._waiter = Overtaken(item.request_id, item.order)
+        waiter.lacks(item)
         return False
 
     def take(self, item: WorkItem) -> None:
         """The request starts: its blocks count as taken for the rest of the step."""
         self._free -= self._needed
         self._watermark = self._kv.watermark_blocks
-        waiter = self._waiter
-        if waiter is not None:
-            if waiter.request_id == item.request_id:
-                self._waiter = None
-            elif item.order > waiter.order:
-                waiter.count += 1
+        self._waiter.has_its_turn(item)
+        self._waiter.starts(item)
 
     def _blocks_for(self, item: WorkItem, request: Request) -> int:
         tokens = min(request.num_tokens if self._whole_prompt else item.remaining, self._max_model_len)

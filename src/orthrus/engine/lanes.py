@@ -56,9 +56,7 @@ class Lanes:
     def first(self) -> str | None:
         """The request that comes first in order, whatever its adapter."""
         heads = [item for lane in self._lanes.values() if (item := lane.first()) is not None]
-        if len(heads) > 1:
-            heads.sort(key=lambda item: item.order)
-        return heads[0].request_id if heads else None
+        return min(heads, key=lambda item: item.order).request_id if heads else None
 
     def startable(self, is_open: IsOpen) -> Iterator[WorkItem]:
         """The requests in order, lazily; a lane that `is_open` refuses when its turn comes is left out."""
