@@ -65,6 +65,7 @@ def request(
 
 def answer(scheduler: Any, output: SchedulerOutput) -> set[str]:
     """Stand in for the worker: one token per decode, one vector per complete embedding; who finished."""
+    scheduler.get_grammar_bitmask(output)
     ids = list(output.num_scheduled_tokens)
     computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
     cached = output.scheduled_cached_reqs

@@ -31,6 +31,7 @@ OVERRIDES: list[tuple[type, str, tuple[str, ...]]] = [
             "schedule",
             "_reserve_prefill_lookahead",
             "_get_local_prefix_cache_hit",
+            "get_grammar_bitmask",
             "reset_prefix_cache",
             "shutdown",
         ),
@@ -113,6 +114,14 @@ def test_vllm_asks_the_lookahead_hook_for_every_request_before_it_allocates() ->
     allocations = [m.start() for m in re.finditer(r"kv_cache_manager\.allocate_slots\(", source)]
     assert len(calls) == len(allocations) == 2
     assert calls[0] < allocations[0] < calls[1] < allocations[1]
+
+
+def test_vllm_asks_for_the_grammar_bitmask_while_the_workers_run() -> None:
+    """A step is settled and recorded then."""
+    source = inspect.getsource(compat.EngineCore.step)
+    steps = ("scheduler.schedule(", "execute_model(", "get_grammar_bitmask(", "future.result()")
+    positions = [source.index(step) for step in steps]
+    assert positions == sorted(positions)
 
 
 def test_metadata_is_refreshed_after_the_rows_are_sorted() -> None:

@@ -44,7 +44,7 @@ def run(metrics: StepMetrics, embed: int = 0, prefill: int = 0, decode: int = 0,
     metrics.count(scheduled, total / 100, refused)
     if metrics.is_due(total):
         fields = {"remaining": {}, "running": {}, "waiting": {}, "credits": {}, "refused": {}} | more
-        metrics.write(StepRecord(mix="", budget=100, tokens=scheduled, **fields))
+        metrics.write(StepRecord(time=0.0, mix="", budget=100, tokens=scheduled, **fields))
 
 
 def tokens(kind: str) -> float | None:

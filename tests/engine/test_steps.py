@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,3 +120,42 @@ def test_embeddings_that_were_aborted_leave_no_credit(tiny_model: Path) -> None:
     scheduler.finish_requests(["text"], RequestStatus.FINISHED_ABORTED)
     answer(scheduler, scheduler.schedule())
     assert scheduler.mix_policy.state()["credit_embed"] == scheduler.mix_policy.state()["embed_share"] == 0
+
+
+def test_a_step_is_settled_and_recorded_once_vllm_has_sent_it_to_the_workers(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "steps.jsonl"
+    scheduler = make_scheduler(
+        MixedScheduler,
+        tiny_model,
+        orthrus={"policy": "ibs", "trace_steps": str(path), "policy_options": {"prefill_chunk": 16}},
+    )
+    scheduler.add_request(request("text", 300, embed()))
+    scheduler.add_request(request("chat", 490, generate(2)))
+
+    def settled() -> tuple[float, int]:
+        return scheduler.mix_policy.state()["tokens_embed"], len(path.read_text().splitlines())
+
+    first = scheduler.schedule()
+    assert settled() == (0, 0)
+    scheduler.get_grammar_bitmask(first)
+    given = first.num_scheduled_tokens["text"]
+    assert settled() == (given, 1)
+    second = scheduler.schedule()
+    scheduler.schedule()  # two steps in flight, and vLLM did not ask in between
+    given += second.num_scheduled_tokens.get("text", 0)
+    assert settled() == (given, 2)
+    scheduler.shutdown()
+    assert settled()[1] == 3
+
+
+def test_a_step_without_work_is_recorded_at_once(tiny_model: Path, tmp_path: Path) -> None:
+    written = []
+    scheduler = make_scheduler(MixedScheduler, tiny_model, orthrus={"embed_slots": 1})
+    scheduler._recorder = SimpleNamespace(enabled=True, step=lambda *args: written.append(args[1]))
+    scheduler.add_request(request("text", 40, embed()))
+    output = scheduler.schedule()
+    assert written == []
+    idle = scheduler.schedule()  # its only chunk is under way
+    assert written == [output, idle]

@@ -5,10 +5,15 @@ settles the policy on what was really scheduled. A plan reaches vLLM in two ways
 swapped for one that holds the planned requests in order, and `_reserve_prefill_lookahead`, which vLLM
 asks for every request just before it allocates, caps each request at its granted tokens. While no
 embedding is in the system, vLLM's `schedule()` runs as it is.
+
+Settling and recording wait until vLLM has sent the step to the workers, so that these need not wait: vLLM
+asks for the grammar bitmask just then (vllm/v1/engine/core.py, `EngineCore.step`).
 """
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from orthrus.engine import cpu_wait, integrity
@@ -27,9 +32,11 @@ from orthrus.engine.steps import StepRecorder
 from orthrus.engine.waiting import StepQueue, WaitingByKind, kind_of
 from orthrus.policy.options import PolicyOptions
 from orthrus.policy.registry import make
-from orthrus.policy.work import Kind, Refusal, StepView, WorkItem
+from orthrus.policy.work import Kind, Plan, Refusal, StepView, WorkItem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from orthrus.engine.compat import Request, SchedulerOutput
 
 
@@ -53,6 +60,7 @@ class MixedScheduling(Scheduler):
         self.real_waiting: WaitingByKind = self.waiting
         self._grants: StepGrants | None = None
         self._stuck: Kind | None = None
+        self._unsettled: Callable[[], None] | None = None
         self._admission = Admission(self)
         self._reuse = PrefixReuse(self, config)
         self._step_size = StepSize(config.mixed_step_tokens or 0)
@@ -79,6 +87,7 @@ class MixedScheduling(Scheduler):
         return integrity.of_scheduler(self)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        self._settle()
         waiting = self.real_waiting
         waiting.promote(self._handle_blocked_waiting_request, self.deferred_waiting)
         if not self.embeddings or self._pause_state == PauseState.PAUSED_ALL:
@@ -125,16 +134,43 @@ class MixedScheduling(Scheduler):
         output = self._execute(grants, admission.admitted, throttle_prefills)
         self._follow_prompts(output)
         self._reuse.attach_orders(output, grants.embeddings(output.num_scheduled_tokens))
+        budget = self.max_num_scheduled_tokens
+        self._unsettled = partial(
+            self._settle_mixed, output, time.time(), budget, plan, grants, queues, admission.passed_over
+        )
+        if not output.total_num_scheduled_tokens:
+            self._settle()  # maybe the last step for a long time
+        return output
+
+    def _settle_mixed(
+        self,
+        output: SchedulerOutput,
+        planned_at: float,
+        budget: int,
+        plan: Plan,
+        grants: StepGrants,
+        queues: Mapping[Kind, InFlightThenWaiting],
+        passed_over: Mapping[Kind, Refusal],
+    ) -> None:
         scheduled = grants.by_kind(output.num_scheduled_tokens)
         scheduled[Kind.DECODE] = output.total_num_scheduled_tokens - sum(scheduled.values())
         self.mix_policy.settle(scheduled)
         if self._recorder.enabled:
-            refused = admission.passed_over | plan.refused
+            refused = {**passed_over, **plan.refused}
             if self._stuck is not None:
                 refused.setdefault(self._stuck, Refusal.KV_BLOCKS)
             left = {kind: queue.remaining for kind, queue in queues.items()}
-            self._recorder.step(self, output, scheduled, left, refused)
-        return output
+            self._recorder.step(self, output, planned_at, budget, scheduled, left, refused)
+
+    def _settle(self) -> None:
+        """Charge and record the last mixed step, if that has not been done."""
+        settle, self._unsettled = self._unsettled, None
+        if settle is not None:
+            settle()
+
+    def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> Any:
+        self._settle()
+        return super().get_grammar_bitmask(scheduler_output)
 
     def _schedule_generation(self, throttle_prefills: bool) -> SchedulerOutput:
         self._step_size.saw_generation()
@@ -157,7 +193,8 @@ class MixedScheduling(Scheduler):
         decode = output.total_num_scheduled_tokens - prefill
         scheduled = {Kind.EMBED: 0, Kind.PREFILL: prefill, Kind.DECODE: decode}
         refused = {} if throttle_prefills else of_generations(self, output)
-        self._recorder.step(self, output, scheduled, left, refused)
+        budget = self.max_num_scheduled_tokens
+        self._recorder.step(self, output, time.time(), budget, scheduled, left, refused)
         return output
 
     def _follow_prompts(self, output: SchedulerOutput) -> None:
@@ -247,6 +284,7 @@ class MixedScheduling(Scheduler):
         return tokens
 
     def shutdown(self) -> None:
+        self._settle()
         self._recorder.close()
         super().shutdown()
 

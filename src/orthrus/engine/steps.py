@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,9 +27,11 @@ logger = logging.getLogger(__name__)
 class StepRecord:
     """One step. Sizes are tokens (`budget`, `tokens`, `remaining`) or requests (`running`, `waiting`).
 
-    `remaining` is what was to compute before the step, `refused` why a request of a kind could not start.
+    `time` is when it was planned, in seconds since the epoch. `remaining` is what was to compute before the
+    step, `refused` why a request of a kind could not start.
     """
 
+    time: float
     mix: str
     budget: int
     tokens: Mapping[Kind, int]
@@ -44,17 +45,20 @@ class StepRecord:
     def of(
         cls,
         scheduler: MixedScheduling,
+        planned_at: float,
+        budget: int,
         scheduled: Mapping[Kind, int],
         remaining: Mapping[Kind, int],
         refused: Mapping[Kind, Refusal],
     ) -> StepRecord:
-        """The step that the scheduler has just planned, with its tokens `scheduled` by kind."""
+        """The scheduler's newest step, with its tokens `scheduled` by kind."""
         running, waiting = scheduler.get_request_counts()
         waiting_embed = len(scheduler.waiting.kinds[Kind.EMBED])
         running_embed = len(scheduler.embeddings) - waiting_embed
         return cls(
+            planned_at,
             mix_of(scheduled),
-            scheduler.max_num_scheduled_tokens,
+            budget,
             scheduled,
             remaining,
             {"embed": running_embed, "generate": running - running_embed},
@@ -87,6 +91,8 @@ class StepRecorder:
         self,
         scheduler: MixedScheduling,
         output: SchedulerOutput,
+        planned_at: float,
+        budget: int,
         scheduled: Mapping[Kind, int],
         remaining: Mapping[Kind, int],
         refused: Mapping[Kind, Refusal],
@@ -95,12 +101,12 @@ class StepRecorder:
         total = output.total_num_scheduled_tokens
         metrics = self._metrics
         if metrics is not None:
-            metrics.count(scheduled, total / scheduler.max_num_scheduled_tokens, refused)
+            metrics.count(scheduled, total / budget, refused)
             if not metrics.is_due(total):
                 metrics = None
         if metrics is None and self._trace is None:
             return
-        record = StepRecord.of(scheduler, scheduled, remaining, refused)
+        record = StepRecord.of(scheduler, planned_at, budget, scheduled, remaining, refused)
         if metrics is not None:
             metrics.write(record)
         if self._trace is not None and total:
@@ -108,9 +114,7 @@ class StepRecorder:
 
     def _write(self, trace: TextIO, record: StepRecord) -> None:
         self._steps += 1
-        line = {"step": self._steps, "time": time.time()}
-        for name in StepRecord.__slots__:
-            line[name] = getattr(record, name)
+        line = {"step": self._steps} | {name: getattr(record, name) for name in StepRecord.__slots__}
         try:
             trace.write(json.dumps(line) + "\n")
         except OSError as error:  # a full disk is no reason to stop serving
