@@ -43,6 +43,10 @@ def pooling(
     count: Annotated[int, typer.Option(min=1, help="Inputs of 5 to 2 000 tokens.")] = 250,
     chunk: Annotated[list[int] | None, typer.Option(help="Tokens of a step; default 256, 512, 1024.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Default: bfloat16 and float32.")] = None,
+    batch_invariant: Annotated[
+        bool,
+        typer.Option("--batch-invariant", help="Engines that give a prompt the same bits in any chunks."),
+    ] = False,
     seed: Seed = 0,
     out: Out = Path("out/pooling"),
 ) -> None:
@@ -56,7 +60,7 @@ def pooling(
     for name in dtypes:
         _check_dtype(name)
     with _session(out) as session:
-        measure(models.resolve(model), count, chunks, dtypes, seed, session)
+        measure(models.resolve(model), count, chunks, dtypes, seed, session, batch_invariant=batch_invariant)
 
 
 def pooling_cost(

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from vllm.sampling_params import SamplingParams as SamplingParams
     from vllm.transformers_utils.repo_utils import file_or_path_exists as file_or_path_exists
     from vllm.utils.argparse_utils import FlexibleArgumentParser as FlexibleArgumentParser
+    from vllm.v1.attention.backend import CommonAttentionMetadata as CommonAttentionMetadata
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadataBuilder as CPUAttentionMetadataBuilder
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler as AsyncScheduler
     from vllm.v1.core.sched.output import SchedulerOutput as SchedulerOutput
     from vllm.v1.core.sched.request_queue import RequestQueue as RequestQueue
@@ -123,6 +125,8 @@ SEAM: dict[str, tuple[str, str]] = {
     "GPUWorker": ("vllm.v1.worker.gpu_worker", "Worker"),
     "InputBatch": ("vllm.v1.worker.gpu_input_batch", "InputBatch"),
     "GPUModelRunner": ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner"),
+    "CPUAttentionMetadataBuilder": ("vllm.v1.attention.backends.cpu_attn", "CPUAttentionMetadataBuilder"),
+    "CommonAttentionMetadata": ("vllm.v1.attention.backend", "CommonAttentionMetadata"),
     "CPUModelRunner": ("vllm.v1.worker.cpu_model_runner", "CPUModelRunner"),
     "ModelRunnerOutput": ("vllm.v1.outputs", "ModelRunnerOutput"),
     "AsyncModelRunnerOutput": ("vllm.v1.outputs", "AsyncModelRunnerOutput"),

@@ -33,6 +33,7 @@ EMBEDDING_ONLY = (
     "For an embedding-only model use stock vLLM"
 )
 RUNNER_SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
+INVARIANCE_SWITCH = "VLLM_BATCH_INVARIANT"
 
 
 class UnsupportedConfigError(ValueError):
@@ -67,6 +68,7 @@ class OrthrusConfig(BaseModel):
     embed_slots: int | None = Field(default=None, ge=0)
     generation_slots: int | None = None
     mixed_step_tokens: int | None = Field(default=None, ge=0)
+    batch_invariant: bool = False
     trace_steps: str | None = None
     checkpoint: CheckpointPooling | None = None
 
@@ -153,6 +155,7 @@ def apply(vllm_config: VllmConfig) -> None:
     """
     config = OrthrusConfig.of(vllm_config)
     _refuse_unsupported(vllm_config)
+    _check_invariance(config)
     worker = "orthrus.engine.worker_cpu.CPUWorker"
     if not compat.current_platform.is_cpu():
         worker = "orthrus.engine.worker_gpu.GPUWorker"
@@ -214,6 +217,16 @@ def _checkpoint_pooling(model: ModelConfig) -> CheckpointPooling | None:
         normalize=recipe.normalize,
         size=recipe.dense[-1].out_features if recipe.dense else hidden_size,
     )
+
+
+def _check_invariance(config: OrthrusConfig) -> None:
+    if compat.current_platform.is_cpu():
+        if os.environ.get(INVARIANCE_SWITCH, "0") != "0":
+            raise UnsupportedConfigError(
+                f"{INVARIANCE_SWITCH} works on GPUs only; unset it, and use --batch-invariant on CPU"
+            )
+    elif config.batch_invariant:
+        raise UnsupportedConfigError(f"--batch-invariant is for CPUs; set {INVARIANCE_SWITCH}=1 on a GPU")
 
 
 def _refuse_unsupported(vllm_config: VllmConfig) -> None:

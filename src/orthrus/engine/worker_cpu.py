@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from orthrus.engine import cpu_wait, lora_cpu
+from orthrus.engine import attention_cpu, cpu_wait, lora_cpu
 from orthrus.engine.compat import CPUModelRunner, get_pp_group
 from orthrus.engine.compat import CPUWorker as VllmCPUWorker
+from orthrus.engine.config import OrthrusConfig
 from orthrus.engine.integrity import WorkerIntegrity
 from orthrus.engine.runner import MixedModelRunner
 
@@ -18,6 +19,8 @@ class MixedCPUModelRunner(MixedModelRunner, CPUModelRunner):
 
     def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
         super().initialize_kv_cache(*args, **kwargs)
+        if OrthrusConfig.of(self.vllm_config).batch_invariant:
+            attention_cpu.InvariantAttentionBuilder.adopt_all(self.attn_groups)
         if self.intermediate_tensors is None and not get_pp_group().is_first_rank:
             # vLLM makes these in the warm-up for the compiler only, and an eager pipeline needs them too.
             self.intermediate_tensors = self.model.make_empty_intermediate_tensors(

@@ -85,6 +85,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         f" (default: {CPU_PROMPT_TOKENS} with ibs on CPU, else 0)",
     )
     group.add_argument(
+        "--batch-invariant",
+        action="store_true",
+        help="on CPU: the same bits for a prompt whatever shares its steps, at slower attention "
+        "(on a GPU set VLLM_BATCH_INVARIANT=1)",
+    )
+    group.add_argument(
         "--prefix-sums-mib",
         type=float,
         default=OrthrusConfig().prefix_sums_mib,
@@ -148,6 +154,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         matryoshka=args.matryoshka,
         embed_slots=args.embed_slots,
         mixed_step_tokens=args.mixed_step_tokens,
+        batch_invariant=args.batch_invariant,
         prefix_sums_mib=args.prefix_sums_mib,
         pooling_function=args.pooling_function,
         pooling_buffer_tokens=args.pooling_buffer_tokens or 0,

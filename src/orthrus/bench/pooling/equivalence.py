@@ -73,7 +73,14 @@ def difference(
 
 
 def measure(
-    model: str, count: int, chunks: list[int], dtypes: list[str], seed: int, session: Session
+    model: str,
+    count: int,
+    chunks: list[int],
+    dtypes: list[str],
+    seed: int,
+    session: Session,
+    *,
+    batch_invariant: bool = False,
 ) -> list[Difference]:
     """Embed `count` inputs of 5 to 2 000 tokens in one pass each, and in steps of each chunk size."""
     prompts = of_mixed_length(encoded(model), count, SHORTEST, LONGEST, seed)
@@ -90,7 +97,7 @@ def measure(
             job = Job(
                 model,
                 [prompts],
-                {"policy": "fcfs"},
+                {"policy": "fcfs", "batch_invariant": batch_invariant},
                 engine,
                 one_by_one=whole,
                 every_head=True,
