@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from vllm.lora.layers import LoRAMapping as LoRAMapping
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU as PunicaWrapperCPU
     from vllm.lora.request import LoRARequest as LoRARequest
+    from vllm.model_executor.layers.utils import (
+        dispatch_cpu_unquantized_gemm as dispatch_cpu_unquantized_gemm,
+    )
     from vllm.outputs import RequestOutput as RequestOutput
     from vllm.platforms import current_platform as current_platform
     from vllm.platforms.cpu import CpuPlatform as CpuPlatform
@@ -139,6 +142,7 @@ SEAM: dict[str, tuple[str, str]] = {
     "SamplingMetadata": ("vllm.v1.sample.metadata", "SamplingMetadata"),
     "CachedRequestState": ("vllm.v1.worker.gpu_input_batch", "CachedRequestState"),
     "ModelConfig": ("vllm.config", "ModelConfig"),
+    "dispatch_cpu_unquantized_gemm": ("vllm.model_executor.layers.utils", "dispatch_cpu_unquantized_gemm"),
     "LoRAMapping": ("vllm.lora.layers", "LoRAMapping"),
     "PunicaWrapperCPU": ("vllm.lora.punica_wrapper.punica_cpu", "PunicaWrapperCPU"),
     "CpuPlatform": ("vllm.platforms.cpu", "CpuPlatform"),

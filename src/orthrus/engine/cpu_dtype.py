@@ -1,8 +1,8 @@
 """The dtype of an engine on a processor that only emulates bfloat16: float32, unless the user chose.
 
-Without AVX-512 the matrix kernels under vLLM's CPU backend convert every bfloat16 operand in software, which
-costs more than the memory it saves as soon as a step holds more than a few rows. vLLM takes the
-checkpoint's dtype all the same (vllm/config/model.py, `_resolve_auto_dtype`).
+Without AVX-512 every bfloat16 operand is converted in software (`linear_cpu.py`), which costs more than the
+memory it saves as soon as a step holds more than a few rows. vLLM takes the checkpoint's dtype all the
+same (vllm/config/model.py, `_resolve_auto_dtype`).
 """
 
 from __future__ import annotations
@@ -41,6 +41,6 @@ def choose(engine_args: EngineArgs) -> None:
         return
     engine_args.dtype = "float32"
     logger.warning(
-        "This processor emulates bfloat16, so the model runs in float32: several times faster for prompts "
-        "and embeddings, in twice the memory. --dtype bfloat16 keeps the smaller weights."
+        "This processor emulates bfloat16, so the model runs in float32: faster for prompts and embeddings, "
+        "and more exact, in twice the memory. --dtype bfloat16 keeps the smaller weights."
     )

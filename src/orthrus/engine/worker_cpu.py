@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orthrus.engine import attention_cpu, cpu_wait, lora_cpu
+from orthrus.engine import attention_cpu, cpu_wait, linear_cpu, lora_cpu
 from orthrus.engine.compat import CPUModelRunner, get_pp_group
 from orthrus.engine.compat import CPUWorker as VllmCPUWorker
 from orthrus.engine.config import OrthrusConfig
@@ -35,6 +35,7 @@ class CPUWorker(WorkerIntegrity, VllmCPUWorker):
 
     def init_device(self) -> None:
         lora_cpu.install()
+        linear_cpu.install(steady=OrthrusConfig.of(self.vllm_config).batch_invariant)
         cpu_wait.install()
         super().init_device()
         MixedCPUModelRunner.adopt(self.model_runner)

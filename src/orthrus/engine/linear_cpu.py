@@ -1,0 +1,61 @@
+"""Linear layers in bfloat16 on a processor that emulates it: multiplied in float32, rounded once.
+
+Without AVX-512 oneDNN has no bfloat16 product for vLLM's CPU backend, which then takes torch's own
+(vllm/model_executor/layers/utils.py, `dispatch_cpu_unquantized_gemm`), and that converts every operand anew
+for every use. Converting a layer's weight once for the call costs little beside the product of a step's rows.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from orthrus.engine import compat, cpu_dtype
+
+MANY_ROWS = 8
+"""From so many rows on, the conversion of the weight pays (from 3 with one thread, from 12 with two)."""
+
+STEADY_ROWS = 64
+"""From so many rows on, a row's result does not depend on the number of rows (measured with MKL)."""
+
+
+@torch.library.custom_op("orthrus::linear_in_float32", mutates_args=())
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, steady: bool) -> torch.Tensor:
+    """`x` [..., in] times `weight` [out, in] plus `bias` [out], in and out in bfloat16.
+
+    With `steady` a row's bits do not depend on the other rows.
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    count = len(rows)
+    if count < MANY_ROWS and not steady:
+        return torch.nn.functional.linear(x, weight, bias)
+    if steady and count < STEADY_ROWS:
+        rows = torch.cat((rows, rows.new_zeros(STEADY_ROWS - count, rows.shape[1])))
+    wide = torch.nn.functional.linear(rows.float(), weight.float(), None if bias is None else bias.float())
+    return wide[:count].to(x.dtype).reshape(*x.shape[:-1], len(weight))
+
+
+@linear.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, steady: bool) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], len(weight))
+
+
+def install(*, steady: bool) -> None:
+    """Have vLLM's CPU backend take `linear` for its bfloat16 layers where bfloat16 is emulated.
+
+    Call it before the model is loaded; safe to call more than once.
+    """
+    if not cpu_dtype.emulates_bfloat16():
+        return
+    stock = compat.dispatch_cpu_unquantized_gemm
+
+    def dispatch(layer: torch.nn.Module, remove_weight: bool) -> None:
+        weight: Any = layer.weight
+        if weight.dtype is torch.bfloat16 and weight.ndim == 2 and not weight.is_meta:
+            layer.cpu_linear = lambda x, weight, bias: linear(x, weight, bias, steady)
+        else:
+            stock(layer, remove_weight)
+
+    sys.modules[stock.__module__].dispatch_cpu_unquantized_gemm = dispatch  # type: ignore[attr-defined]
