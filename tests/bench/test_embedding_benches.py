@@ -92,6 +92,7 @@ def ran(name: str, options: list[str], tiny: Path, out: Path) -> tuple[dict[str,
     assert result.exit_code == 0, result.output
     summary = json.loads((out / f"{name}.json").read_text())
     assert {"python", "torch"} <= summary["machine"].keys()
+    assert summary["model"] == tiny.name  # and not where it lies
     assert summary["engine_seconds"]
     report = (out / f"{name}.md").read_text()
     assert report.startswith("# ")
@@ -102,7 +103,7 @@ def ran(name: str, options: list[str], tiny: Path, out: Path) -> tuple[dict[str,
 
 @pytest.mark.engine
 def test_pooling_compares_with_one_pass_and_with_float32(tiny: Path, tmp_path: Path) -> None:
-    options = ["--count", "4", "--chunk", "64", "--dtype", "bfloat16"]
+    options = ["--count", "4", "--chunk", "64", "--dtype", "bfloat16", "--batch-invariant"]
     summary, raw = ran("pooling", options, tiny, tmp_path)
     rows = summary["rows"]
     assert [row["chunk"] for row in rows] == ["one pass", "control", 64] * 4
@@ -113,8 +114,8 @@ def test_pooling_compares_with_one_pass_and_with_float32(tiny: Path, tmp_path: P
         assert min(r["cosine"] for r in mine) == row["min_cosine"]
         distances = [r["float32_relative_l2"] for r in mine]
         assert np.mean(distances) == pytest.approx(row["float32_mean_relative_l2"])
-        if row["chunk"] == "control":
-            assert row["p99_relative_l2"] < 1e-6
+        if row["chunk"] in ("control", 64):
+            assert row["p99_relative_l2"] < 1e-6  # the model's rows are the same to the bit
         # The float32 engine is the reference of a bfloat16 run, which is not equal to it.
         assert 1e-5 < row["float32_mean_relative_l2"] < 0.1
 

@@ -68,16 +68,19 @@ class Session:
             file.writelines(json.dumps(record) + "\n" for record in raw)
         command = ["orthrus", "bench", *sys.argv[2:]] if sys.argv[1:2] == ["bench"] else sys.argv
         facts = machine.facts()
+        # A folder's name says which model it was; its place says something about this machine only.
+        model = Path(results["model"]).name if Path(results["model"]).is_absolute() else results["model"]
         document = {
             "benchmark": name,
             "command": shlex.join(command),
             "machine": facts,
             "engine_seconds": self.seconds,
             **results,
+            "model": model,
         }
         (self.out / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         lines = [f"# {title}", "", *_markdown(columns, rows), "", *(f"- {note}" for note in notes), ""]
-        lines += [f"Command: `{document['command']}`", ""]
+        lines += [f"Command: `{document['command']}`, model `{model}`", ""]
         lines += [f"- {key}: {value}" for key, value in facts.items()]
         lines += ["", "Seconds of each engine, its start included:", ""]
         lines += [f"- {key}: {value:.0f}" for key, value in self.seconds.items()]
