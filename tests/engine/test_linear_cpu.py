@@ -46,6 +46,17 @@ def test_steady_rows_have_the_same_bits_in_any_company(layer: torch.nn.Linear, p
     assert torch.equal(torch.cat(pieces), whole)
 
 
+@pytest.mark.parametrize("values", [1, 7 * IN, 64 * IN])
+def test_a_large_weight_is_taken_in_parts(
+    layer: torch.nn.Linear, values: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = rows(40)
+    whole = linear_cpu.linear(x, layer.weight, layer.bias, False)
+    monkeypatch.setattr(linear_cpu, "VALUES_AT_ONCE", values)
+    parts = linear_cpu.linear(x, layer.weight, layer.bias, False)
+    assert torch.allclose(parts.float(), whole.float(), rtol=2**-7, atol=1e-5)
+
+
 def test_more_dimensions_stay(layer: torch.nn.Linear) -> None:
     x = rows(40)
     got = linear_cpu.linear(x.reshape(2, 20, IN), layer.weight, None, False)

@@ -8,6 +8,7 @@ for every use. Converting a layer's weight once for the call costs little beside
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +18,13 @@ from orthrus.engine import compat, cpu_dtype
 MANY_ROWS = 8
 """From so many rows on, the conversion of the weight pays (from 3 with one thread, from 12 with two)."""
 
+VALUES_AT_ONCE = 2**22
+"""So many values of a weight are held in float32 at a time: 16 MiB, whatever the size of the layer."""
+
 STEADY_ROWS = 64
 """From so many rows on, a row's result does not depend on the number of rows (measured with MKL)."""
 
 
-@torch.library.custom_op("orthrus::linear_in_float32", mutates_args=())
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, steady: bool) -> torch.Tensor:
     """`x` [..., in] times `weight` [out, in] plus `bias` [out], in and out in bfloat16.
 
@@ -33,13 +36,28 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ste
         return torch.nn.functional.linear(x, weight, bias)
     if steady and count < STEADY_ROWS:
         rows = torch.cat((rows, rows.new_zeros(STEADY_ROWS - count, rows.shape[1])))
-    wide = torch.nn.functional.linear(rows.float(), weight.float(), None if bias is None else bias.float())
-    return wide[:count].to(x.dtype).reshape(*x.shape[:-1], len(weight))
+    wide = rows.float()
+    found = rows.new_empty(len(rows), len(weight))
+    size = max(1, VALUES_AT_ONCE // weight.shape[1])
+    for start in range(0, len(weight), size):
+        part = slice(start, start + size)
+        part_bias = None if bias is None else bias[part].float()
+        found[:, part] = torch.nn.functional.linear(wide, weight[part].float(), part_bias)
+    return found[:count].reshape(*x.shape[:-1], len(weight))
 
 
-@linear.register_fake
+opaque_linear = torch.library.custom_op("orthrus::linear", linear, mutates_args=())
+"""`linear` as one operator, for the compiler: it must not build the number of rows into its code."""
+
+
+@opaque_linear.register_fake
 def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, steady: bool) -> torch.Tensor:
     return x.new_empty(*x.shape[:-1], len(weight))
+
+
+def _linear(steady: bool, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    product = opaque_linear if torch.compiler.is_compiling() else linear  # an operator's call costs more
+    return product(x, weight, bias, steady)
 
 
 def install(*, steady: bool) -> None:
@@ -54,7 +72,7 @@ def install(*, steady: bool) -> None:
     def dispatch(layer: torch.nn.Module, remove_weight: bool) -> None:
         weight: Any = layer.weight
         if weight.dtype is torch.bfloat16 and weight.ndim == 2 and not weight.is_meta:
-            layer.cpu_linear = lambda x, weight, bias: linear(x, weight, bias, steady)
+            layer.cpu_linear = partial(_linear, steady)
         else:
             stock(layer, remove_weight)
 
