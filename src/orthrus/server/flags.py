@@ -87,7 +87,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--batch-invariant",
         action="store_true",
-        help="on CPU: the same bits for a prompt whatever shares its steps, at slower attention "
+        help="on CPU, in bfloat16: the same bits for a prompt whatever shares its steps, at slower attention "
         "(on a GPU set VLLM_BATCH_INVARIANT=1)",
     )
     group.add_argument(
