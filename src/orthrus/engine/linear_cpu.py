@@ -8,7 +8,7 @@ for every use. Converting a layer's weight once for the call costs little beside
 from __future__ import annotations
 
 import sys
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -69,6 +69,7 @@ def install(*, steady: bool) -> None:
         return
     stock = compat.dispatch_cpu_unquantized_gemm
 
+    @wraps(stock)
     def dispatch(layer: torch.nn.Module, remove_weight: bool) -> None:
         weight: Any = layer.weight
         if weight.dtype is torch.bfloat16 and weight.ndim == 2 and not weight.is_meta:
