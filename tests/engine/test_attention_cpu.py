@@ -12,8 +12,8 @@ from engine_driver import embed_all, tokens
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orthrus.engine.attention_cpu import in_segments
-from orthrus.engine.compat import CommonAttentionMetadata, EngineArgs
+from orthrus.engine.attention_cpu import InvariantAttentionBuilder, in_segments
+from orthrus.engine.compat import CommonAttentionMetadata, EngineArgs, envs
 from orthrus.engine.config import UnsupportedConfigError
 
 pytestmark = pytest.mark.engine
@@ -70,6 +70,18 @@ def test_a_vector_has_the_same_bits_in_one_pass_and_in_any_chunks(engine: Any, t
         for budget in (2048, 96)
     )
     assert np.array_equal(one_pass, chunked)
+
+
+def test_a_worker_that_has_read_its_environment_splits_no_kv_range_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VLLM_CPU_ATTN_SPLIT_KV", "1")
+    envs.disable_envs_cache()
+    envs.enable_envs_cache()
+    assert envs.VLLM_CPU_ATTN_SPLIT_KV
+    InvariantAttentionBuilder.adopt_all([])
+    assert not envs.VLLM_CPU_ATTN_SPLIT_KV
+    envs.disable_envs_cache()
 
 
 def test_vllms_own_switch_is_refused_on_cpu(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:

@@ -150,8 +150,8 @@ def test_a_step_is_settled_and_recorded_once_vllm_has_sent_it_to_the_workers(
     assert settled()[1] == 3
 
 
-def test_a_step_without_work_is_recorded_at_once(tiny_model: Path, tmp_path: Path) -> None:
-    written = []
+def test_a_step_without_work_is_recorded_at_once(tiny_model: Path) -> None:
+    written: list[Any] = []
     scheduler = make_scheduler(MixedScheduler, tiny_model, orthrus={"embed_slots": 1})
     scheduler._recorder = SimpleNamespace(enabled=True, step=lambda *args: written.append(args[1]))
     scheduler.add_request(request("text", 40, embed()))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from orthrus.engine.compat import CommonAttentionMetadata, CPUAttentionMetadataBuilder
+from orthrus.engine.compat import CommonAttentionMetadata, CPUAttentionMetadataBuilder, envs
 
 ROWS_OF_ONE_ITERATION = 8
 """Rows of query heads that every instruction set of the kernel takes in one iteration (some take more)."""
@@ -61,6 +61,10 @@ class InvariantAttentionBuilder(CPUAttentionMetadataBuilder):
     def adopt_all(cls, attn_groups: list[list[Any]]) -> None:
         """Make a runner's builders for causal self-attention ours."""
         os.environ["VLLM_CPU_ATTN_SPLIT_KV"] = "0"
+        if envs.VLLM_CPU_ATTN_SPLIT_KV:
+            # A worker process of its own has read the environment once and for all by now.
+            envs.disable_envs_cache()
+            envs.enable_envs_cache()
         for group in (group for groups in attn_groups for group in groups):
             for builder in group.metadata_builders:
                 if type(builder) is CPUAttentionMetadataBuilder and not (

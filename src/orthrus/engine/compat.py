@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vllm import AsyncLLMEngine as AsyncLLMEngine
+    from vllm import envs as envs
     from vllm.config import ModelConfig as ModelConfig
     from vllm.config import PoolerConfig as PoolerConfig
     from vllm.config import SchedulerConfig as SchedulerConfig
@@ -87,6 +88,7 @@ SEAM: dict[str, tuple[str, str]] = {
     "AsyncEngineArgs": ("vllm.engine.arg_utils", "AsyncEngineArgs"),
     "VllmConfig": ("vllm.config", "VllmConfig"),
     "PoolerConfig": ("vllm.config", "PoolerConfig"),
+    "envs": ("vllm", "envs"),
     "current_platform": ("vllm.platforms", "current_platform"),
     "file_or_path_exists": ("vllm.transformers_utils.repo_utils", "file_or_path_exists"),
     "PoolingParams": ("vllm.pooling_params", "PoolingParams"),
