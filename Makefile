@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	&& echo $$p && break; done)
 BIN := .venv/bin
 WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: help venv demo test test-fast lint format relock clean distclean
 .DEFAULT_GOAL := help

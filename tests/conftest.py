@@ -23,6 +23,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent in FOLDERS and FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("engine")
-    # Long files first, so that no process is left with one when the others have nothing more to do.
-    slow = {item.path for item in items if item.get_closest_marker("engine")}
-    items.sort(key=lambda item: (item.path not in slow, item.path.parent.name != "server"))
