@@ -24,9 +24,6 @@ class Waiting:
         for i, _ in enumerate(requests):
             self.kinds[Kind.PREFILL].add(f"w{i}", 1, i)
 
-    def first_generation(self):
-        return self.requests[0] if self.requests else None
-
 
 def outlook(running=(), waiting=(), **options):
     scheduler = SimpleNamespace(
@@ -37,10 +34,8 @@ def outlook(running=(), waiting=(), **options):
     return Outlook(scheduler, PolicyOptions(**options))
 
 
-def test_both_estimates_are_zero_while_their_option_is_off():
-    idle = outlook([generation(0, 100)], [generation(0, 50)], ttft_target_s=0)
-    assert idle.expected_decode_tokens() == 0
-    assert idle.oldest_prefill_wait_s([]) == 0.0
+def test_no_decodes_are_expected_while_the_option_is_off():
+    assert outlook([generation(0, 100)], [generation(0, 50)]).expected_decode_tokens() == 0
 
 
 def test_expected_decodes_are_max_tokens_until_outputs_were_seen():
@@ -60,14 +55,15 @@ def test_an_output_longer_than_the_mean_still_counts_as_one_token():
     assert view.expected_decode_tokens() == 1
 
 
-def test_the_oldest_wait_is_that_of_a_generation_without_a_first_token(monkeypatch):
+def test_a_wait_counts_from_the_arrival(monkeypatch):
     monkeypatch.setattr("orthrus.engine.outlook.time.time", lambda: 100.0)
-    prefilling = [WorkItem("r1", Kind.PREFILL, 8, 0, True)]
-    view = outlook(
-        [generation(3, 10, arrival=1.0), generation(0, 10, arrival=97.5)],
-        [generation(0, 10, arrival=98.0)],
-        ttft_target_s=1.0,
+    view = outlook([generation(3, 10, arrival=1.0), generation(0, 10, arrival=97.5)])
+    assert view.wait_s(WorkItem("r1", Kind.PREFILL, 8, 0, True)) == pytest.approx(2.5)
+    assert view.wait_s(WorkItem("r0", Kind.PREFILL, 8, 0, False)) == pytest.approx(99.0)
+
+
+def test_a_clock_that_was_set_back_is_no_negative_wait(monkeypatch):
+    monkeypatch.setattr("orthrus.engine.outlook.time.time", lambda: 100.0)
+    assert (
+        outlook([generation(0, 10, arrival=160.0)]).wait_s(WorkItem("r0", Kind.PREFILL, 8, 0, False)) == 0.0
     )
-    assert view.oldest_prefill_wait_s(prefilling) == pytest.approx(2.5)
-    assert view.oldest_prefill_wait_s([]) == pytest.approx(2.0)
-    assert outlook([generation(3, 10)], ttft_target_s=1.0).oldest_prefill_wait_s([]) == 0.0

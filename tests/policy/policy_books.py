@@ -99,7 +99,7 @@ class Engine:
             *lines.values(),
             admit,
             expected_decode_tokens=expected,
-            oldest_prefill_wait_s=wait_s,
+            wait_s=lambda item: wait_s,
         )
         plan = self.policy.plan(step_view)
         chunks = [(chunk.kind, chunk.tokens) for chunk in plan.chunks]

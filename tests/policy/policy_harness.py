@@ -27,7 +27,7 @@ def view(
     admit: Callable[[WorkItem], Refusal | None] = lambda item: None,
     spare: int = 0,
     expected_decode_tokens: int = 0,
-    oldest_prefill_wait_s: float = 0.0,
+    wait_s: float = 0.0,
 ) -> StepView:
     return StepView(
         budget,
@@ -37,7 +37,7 @@ def view(
         admit,
         lambda: spare,
         expected_decode_tokens,
-        oldest_prefill_wait_s,
+        lambda item: wait_s,
     )
 
 

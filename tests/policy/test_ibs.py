@@ -213,8 +213,8 @@ def test_decode_tokens_count_as_generation_only_on_request():
 
 def test_ttft_target_puts_prefill_first_and_embeddings_get_it_back():
     policy = ibs(embed_chunk=10, prefill_chunk=10, ttft_target_s=1.0)
-    late = view(100, queue(EMBED, 900), queue(PREFILL, 300), oldest_prefill_wait_s=0.6)
-    calm = view(100, queue(EMBED, 900), queue(PREFILL, 300), oldest_prefill_wait_s=0.4)
+    late = view(100, queue(EMBED, 900), queue(PREFILL, 300), wait_s=0.6)
+    calm = view(100, queue(EMBED, 900), queue(PREFILL, 300), wait_s=0.4)
     assert tokens(policy.plan(calm)) == {EMBED: 70, PREFILL: 30}
     first = policy.plan(late)
     assert tokens(first) == {EMBED: 0, PREFILL: 100}

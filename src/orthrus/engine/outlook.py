@@ -1,4 +1,4 @@
-"""What a policy may want to know beyond remaining prompt tokens: expected decodes and the oldest wait."""
+"""What a policy may want to know beyond remaining prompt tokens: expected decodes and how long one waited."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from orthrus.policy.work import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from orthrus.engine.compat import Request
     from orthrus.engine.scheduler import MixedScheduling
     from orthrus.policy.options import PolicyOptions
@@ -25,7 +23,6 @@ class Outlook:
     def __init__(self, scheduler: MixedScheduling, options: PolicyOptions) -> None:
         self._scheduler = scheduler
         self._counts_decodes = options.count_decode
-        self._has_target = options.ttft_target_s > 0
         self._mean_output: float | None = None
 
     def observe(self, request: Request) -> None:
@@ -45,19 +42,9 @@ class Outlook:
             expected = min(expected, self._mean_output * len(waiting.kinds[Kind.PREFILL]))
         return int(expected + sum(map(self._left, self._scheduler.running)))
 
-    def oldest_prefill_wait_s(self, in_flight: Iterable[WorkItem]) -> float:
-        """Seconds since the arrival of the oldest generation that waits or whose prefill is `in_flight`.
-
-        A preempted one that had its first token counts again from its arrival: it is late in any case.
-        """
-        if not self._has_target:
-            return 0.0
-        scheduler = self._scheduler
-        arrivals = [scheduler.requests[item.request_id].arrival_time for item in in_flight]
-        waiting = scheduler.real_waiting.first_generation()
-        if waiting is not None:
-            arrivals.append(waiting.arrival_time)
-        return max(0.0, time.time() - min(arrivals)) if arrivals else 0.0
+    def wait_s(self, item: WorkItem) -> float:
+        """Seconds since the request arrived, also for one that was preempted after its first token."""
+        return max(0.0, time.time() - self._scheduler.requests[item.request_id].arrival_time)
 
     def _left(self, request: Request) -> float:
         if request.pooling_params is not None:

@@ -60,16 +60,16 @@ class PrefixSums:
     def save(self, head: Head, hashes: Sequence[Hashable], start: int, end: int) -> list[tuple[int, int]]:
         """Reserve rows for the boundaries in (start, end] that have none yet: (prompt position, row) each."""
         saved: list[tuple[int, int]] = []
-        size = self.block_size
+        size, rows, free = self.block_size, self._rows, self._free
         for blocks in range(start // size + 1, min(end // size, len(hashes)) + 1):
             key = (head, hashes[blocks - 1])
-            if key in self._rows:
-                self._rows.move_to_end(key)
+            if key in rows:
+                rows.move_to_end(key)
                 continue
-            row = self._reserve()
+            row = free.pop() if free else self._least_recent()
             if row is None:
                 break
-            self._rows[key] = row
+            rows[key] = row
             self._saved_in[row] = self._step
             saved.append((blocks * size, row))
         return saved
@@ -79,9 +79,7 @@ class PrefixSums:
         self._free.extend(self._rows.values())
         self._rows.clear()
 
-    def _reserve(self) -> int | None:
-        if self._free:
-            return self._free.pop()
+    def _least_recent(self) -> int | None:
         oldest = next(iter(self._rows), None)
         # A row of this very step is not given away again: the worker would write it twice.
         if oldest is None or self._saved_in[self._rows[oldest]] == self._step:

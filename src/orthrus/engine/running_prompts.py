@@ -6,9 +6,11 @@ costs more than planning the step does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orthrus.engine.compat import RequestStatus
+from orthrus.engine.waiting import kind_of
+from orthrus.policy.work import Kind, WorkItem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,12 +34,31 @@ class RunningPrompts:
         ]
         return self._known
 
+    def work(
+        self, running: Sequence[Request], orders: Mapping[str, Any]
+    ) -> tuple[dict[Kind, list[WorkItem]], int, int]:
+        """Those with tokens left to compute, by kind, and how many of all `running` prefill and embed.
+
+        `orders` holds each request's rank of arrival.
+        """
+        in_flight: dict[Kind, list[WorkItem]] = {Kind.EMBED: [], Kind.PREFILL: []}
+        prompts = self.current(running)
+        embeddings = 0
+        for request in prompts:
+            kind = kind_of(request)
+            embeddings += kind is Kind.EMBED
+            left = request.num_tokens - request.num_computed_tokens
+            if left > 0:
+                request_id = request.request_id
+                in_flight[kind].append(WorkItem(request_id, kind, left, orders[request_id], True))
+        return in_flight, len(prompts) - embeddings, embeddings
+
     def saw(self, output: SchedulerOutput, requests: Mapping[str, Request]) -> None:
         """Take up what this step started: new requests, and preempted ones that came back."""
         if self._known is None:
             return
-        self._known.extend(requests[new.req_id] for new in output.scheduled_new_reqs)
-        self._known.extend(requests[req_id] for req_id in output.scheduled_cached_reqs.resumed_req_ids)
+        self._known += [requests[new.req_id] for new in output.scheduled_new_reqs]
+        self._known += [requests[req_id] for req_id in output.scheduled_cached_reqs.resumed_req_ids]
 
     def forget(self) -> None:
         """A step ran that `saw` is not told of: the next one scans again."""

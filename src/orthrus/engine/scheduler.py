@@ -93,14 +93,13 @@ class MixedScheduling(Scheduler):
         if not self.embeddings or self._pause_state == PauseState.PAUSED_ALL:
             return self._schedule_generation(throttle_prefills)
         budget = self.max_num_scheduled_tokens
-        prompts = self._prompts.current(self.running)
-        in_flight, running_embeddings = self._in_flight(prompts)
-        decodes = len(self.running) - len(prompts)
+        in_flight, prefills, embeddings = self._prompts.work(self.running, waiting.orders)
+        decodes = len(self.running) - prefills - embeddings
         if decodes or in_flight[Kind.PREFILL] or waiting:
             self._step_size.saw_generation()
         self.max_num_scheduled_tokens = self._step_size.tokens(budget, decodes)
         try:
-            self._admission.begin_step(running_embeddings)
+            self._admission.begin_step(embeddings)
             return self._schedule_mixed(in_flight, decodes, throttle_prefills)
         finally:
             self.max_num_scheduled_tokens = budget
@@ -126,8 +125,8 @@ class MixedScheduling(Scheduler):
             prefill=queues[Kind.PREFILL],
             admit=admission,
             expected_decode_tokens=self._outlook.expected_decode_tokens(),
-            oldest_prefill_wait_s=self._outlook.oldest_prefill_wait_s(in_flight[Kind.PREFILL]),
             spare=admission.spare_tokens,
+            wait_s=self._outlook.wait_s,
         )
         plan = self.mix_policy.plan(view)
         grants = StepGrants(plan)
@@ -202,20 +201,6 @@ class MixedScheduling(Scheduler):
             self._prompts.saw(output, self.requests)
         else:
             self._prompts.forget()  # blocks that could not be loaded turn decodes into prompts again
-
-    def _in_flight(self, prompts: list[Request]) -> tuple[dict[Kind, list[WorkItem]], int]:
-        """The running `prompts` with tokens left to compute, by kind, and how many of all are embeddings."""
-        orders = self.real_waiting.orders
-        in_flight: dict[Kind, list[WorkItem]] = {Kind.EMBED: [], Kind.PREFILL: []}
-        embeddings = 0
-        for request in prompts:
-            kind = kind_of(request)
-            embeddings += kind is Kind.EMBED
-            left = request.num_tokens - request.num_computed_tokens
-            if left > 0:
-                order = orders[request.request_id]
-                in_flight[kind].append(WorkItem(request.request_id, kind, left, order, True))
-        return in_flight, embeddings
 
     def _execute(
         self, grants: StepGrants, starting: list[Request], throttle_prefills: bool

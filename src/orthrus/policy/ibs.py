@@ -73,7 +73,9 @@ class IntraBatchScheduler:
         credit = self._credit if both_work else 0.0
         target = options.ttft_target_s
         # An urgent prefill may run at most one budget into debt, so embeddings are late but never starve.
-        borrow = view.budget if target and view.oldest_prefill_wait_s >= _URGENT * target else -sys.maxsize
+        first = prefill.item
+        is_urgent = target and both_work and first is not None and view.wait_s(first) >= _URGENT * target
+        borrow = view.budget if is_urgent else -sys.maxsize
         decode = view.decode_tokens if options.count_decode else 0
         credit += decode * share
         embed_contested, prefill_contested = 0, decode

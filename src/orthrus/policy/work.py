@@ -68,6 +68,11 @@ def no_spare() -> int:
     return 0
 
 
+def no_wait(item: WorkItem) -> float:
+    """The `wait_s` of an engine without a clock: nobody has waited."""
+    return 0.0
+
+
 class StepView(NamedTuple):
     """What a policy is given in each step.
 
@@ -78,9 +83,9 @@ class StepView(NamedTuple):
     this request only. `spare` is asked once the budget is used up, and says for how many tokens further
     opportunities are wanted (marked `spare`): an engine uses them when a prefix-cache hit shortens a planned
     prompt. `expected_decode_tokens` are the output tokens
-    that all generations, waiting ones included, are still expected to produce; `oldest_prefill_wait_s` is
-    how long the oldest waiting generation has waited, in seconds. Both serve options of IBS; 0 where these
-    are off.
+    that all generations, waiting ones included, are still expected to produce; `wait_s` says for how many
+    seconds a request has waited since it arrived. Both serve options of IBS, and `wait_s` is asked only where
+    its option is on.
     """
 
     budget: int
@@ -90,7 +95,7 @@ class StepView(NamedTuple):
     admit: Callable[[WorkItem], Refusal | None]
     spare: Callable[[], int] = no_spare
     expected_decode_tokens: int = 0
-    oldest_prefill_wait_s: float = 0.0
+    wait_s: Callable[[WorkItem], float] = no_wait
 
 
 class Chunk(NamedTuple):
