@@ -34,10 +34,6 @@ def outlook(running=(), waiting=(), **options):
     return Outlook(scheduler, PolicyOptions(**options))
 
 
-def test_no_decodes_are_expected_while_the_option_is_off():
-    assert outlook([generation(0, 100)], [generation(0, 50)]).expected_decode_tokens() == 0
-
-
 def test_expected_decodes_are_max_tokens_until_outputs_were_seen():
     view = outlook([generation(10, 100)], [generation(0, 50), generation(0, 70)], count_decode=True)
     assert view.expected_decode_tokens() == 90 + 120

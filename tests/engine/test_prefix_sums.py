@@ -19,7 +19,7 @@ def test_a_state_is_offered_from_the_next_step_on_and_only_up_to_the_cached_bloc
     saved = dict(sums.save(Head.MEAN, hashes(prompt), 0, 70))
     assert list(saved) == [16, 32, 48, 64]
     assert sums.longest(Head.MEAN, hashes(prompt), 70) is None
-    sums.begin_step()
+    sums.end_step()
     assert sums.longest(Head.MEAN, hashes(prompt), 70) == (64, saved[64])
     assert sums.longest(Head.MEAN, hashes(prompt), 47) == (32, saved[32])
     assert sums.longest(Head.MEAN, hashes(prompt), 15) is None
@@ -29,7 +29,7 @@ def test_head_adapter_salt_and_every_earlier_token_are_part_of_the_key():
     sums = PrefixSums(8, BLOCK)
     prompt = "a" * 64
     list(sums.save(Head.MEAN, hashes(prompt, "A", "s"), 0, 64))
-    sums.begin_step()
+    sums.end_step()
     assert sums.longest(Head.MEAN, hashes(prompt, "A", "s"), 64) is not None
     for other in (
         (Head.CLS, hashes(prompt, "A", "s")),
@@ -45,10 +45,10 @@ def test_a_full_index_gives_up_the_least_recently_used():
     first, second, third = ("abc"[i] * BLOCK for i in range(3))
     for prompt in (first, second):
         list(sums.save(Head.MEAN, hashes(prompt), 0, BLOCK))
-        sums.begin_step()
+        sums.end_step()
     assert sums.longest(Head.MEAN, hashes(first), BLOCK) is not None
     assert len(list(sums.save(Head.MEAN, hashes(third), 0, BLOCK))) == 1
-    sums.begin_step()
+    sums.end_step()
     assert sums.longest(Head.MEAN, hashes(second), BLOCK) is None
     assert sums.longest(Head.MEAN, hashes(first), BLOCK) is not None
 
@@ -84,7 +84,7 @@ class AgainstContents(RuleBasedStateMachine):
     def next_step(self):
         self.contents.update(self.written)
         self.written.clear()
-        self.sums.begin_step()
+        self.sums.end_step()
 
     @rule()
     def reset(self):

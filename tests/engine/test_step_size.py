@@ -22,20 +22,19 @@ def clock(monkeypatch):
 
 def test_small_from_a_generation_until_some_time_after_it(clock):
     size = StepSize(256)
-    assert size.tokens(2048, 0) == 2048
-    size.saw_generation()
-    assert size.tokens(2048, 8) == 264
+    assert size.tokens(2048, 0, False) == 2048
+    assert size.tokens(2048, 8, True) == 264
     clock[0] += RECENT_S - 0.1
-    assert size.tokens(2048, 0) == 256
+    assert size.tokens(2048, 0, False) == 256
     clock[0] += 0.1
-    assert size.tokens(2048, 0) == 2048
+    assert size.tokens(2048, 0, False) == 2048
+    size.saw_generation()
+    assert size.tokens(2048, 0, False) == 256
 
 
 def test_never_more_than_the_engine_may_run_and_zero_is_no_bound(clock):
     small, off = StepSize(256), StepSize(0)
-    small.saw_generation()
-    off.saw_generation()
-    assert (small.tokens(128, 100), off.tokens(2048, 100)) == (128, 2048)
+    assert (small.tokens(128, 100, True), off.tokens(2048, 100, True)) == (128, 2048)
 
 
 def scheduler_with(tiny_model: Path, **orthrus):

@@ -98,7 +98,7 @@ class Engine:
             decodes,
             *lines.values(),
             admit,
-            expected_decode_tokens=expected,
+            expected_decode_tokens=lambda: expected,
             wait_s=lambda item: wait_s,
         )
         plan = self.policy.plan(step_view)

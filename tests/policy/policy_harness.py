@@ -36,7 +36,7 @@ def view(
         prefill,
         admit,
         lambda: spare,
-        expected_decode_tokens,
+        lambda: expected_decode_tokens,
         lambda item: wait_s,
     )
 

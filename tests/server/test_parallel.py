@@ -22,7 +22,7 @@ def parallel(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     flags = ["--pipeline-parallel-size", "2", "--tensor-parallel-size", "2", "--served-model-name", "tiny"]
     flags += ["--max-model-len", "1024", "--max-num-batched-tokens", "96", "--policy", "ibs"]
     with Server(tmp_path_factory.mktemp("parallel") / "log", tiny_model, *flags) as started:
-        yield started.wait_until_ready(timeout_s=540)  # four workers import and load on the machine's few cores
+        yield started.wait_until_ready(timeout_s=540)  # four workers import and load at once
 
 
 def complete(client: httpx.Client, prompt: list[int]) -> list[int]:

@@ -57,8 +57,9 @@ class KvRoom:
         """The request starts: its blocks count as taken for the rest of the step."""
         self._free -= self._needed
         self._watermark = self._kv.watermark_blocks
-        self._waiter.has_its_turn(item)
-        self._waiter.starts(item)
+        if self._waiter.request_id is not None:
+            self._waiter.has_its_turn(item)
+            self._waiter.starts(item)
 
     def _blocks_for(self, item: WorkItem, request: Request) -> int:
         tokens = min(request.num_tokens if self._whole_prompt else item.remaining, self._max_model_len)

@@ -91,7 +91,8 @@ class InFlightThenWaiting:
     """
 
     def __init__(self, in_flight: list[WorkItem], waiting: Lanes, is_open: IsOpen) -> None:
-        in_flight.sort(key=lambda item: item.order)
+        if len(in_flight) > 1:
+            in_flight.sort(key=lambda item: item.order)
         self._in_flight = in_flight
         self._waiting = waiting
         self._is_open = is_open

@@ -34,8 +34,6 @@ class Outlook:
 
     def expected_decode_tokens(self) -> int:
         """Output tokens still to come from all generations: `max_tokens`, or the running mean if smaller."""
-        if not self._counts_decodes:
-            return 0
         waiting = self._scheduler.real_waiting
         expected = float(waiting.max_output_tokens)
         if self._mean_output is not None:

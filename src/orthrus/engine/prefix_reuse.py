@@ -50,12 +50,6 @@ class PrefixReuse:
             return False
         return spec.head is Head.LAST or (self._sums is not None and spec.keeps_states)
 
-    def begin_step(self) -> None:
-        """Call before a step is scheduled."""
-        self._loads.clear()
-        if self._sums is not None:
-            self._sums.begin_step()
-
     def shorten(self, request: Request, hit: tuple[Any, int, int, bool]) -> tuple[Any, int, int, bool]:
         """A prefix-cache hit of vLLM (blocks, tokens, …) cut back to the last boundary with a kept state."""
         blocks, tokens, junction, diverged = hit
@@ -77,13 +71,17 @@ class PrefixReuse:
         return blocks, kept_tokens, junction, diverged
 
     def attach_orders(self, output: SchedulerOutput, embeddings: Iterable[str]) -> None:
-        """Tell the workers which states of `embeddings` to load and to keep in the step of `output`."""
+        """Tell the workers which states of `embeddings` to load and to keep in the step of `output`.
+
+        Call once for each step after vLLM has scheduled it.
+        """
         if self._sums is None:
             return
         scheduled = output.num_scheduled_tokens
         orders = SumOrders()
         if self._loads:
             orders.loads = {req_id: row for req_id, row in self._loads.items() if req_id in scheduled}
+            self._loads.clear()
         for request_id in embeddings:
             request = self._scheduler.requests[request_id]
             spec = self._scheduler.embeddings[request_id]
@@ -94,6 +92,7 @@ class PrefixReuse:
                 orders.saves.extend((request_id, position, row) for position, row in saved)
         if orders.loads or orders.saves:
             setattr(output, ORDERS, orders)
+        self._sums.end_step()
 
     def clear(self) -> None:
         """Forget all kept states, as vLLM forgets its cached blocks."""

@@ -43,8 +43,8 @@ class PrefixSums:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def begin_step(self) -> None:
-        """Offer what the step before saved."""
+    def end_step(self) -> None:
+        """Offer from now on what this step saves."""
         self._step += 1
 
     def longest(self, head: Head, hashes: Sequence[Hashable], cached_tokens: int) -> tuple[int, int] | None:

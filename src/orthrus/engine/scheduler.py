@@ -95,9 +95,8 @@ class MixedScheduling(Scheduler):
         budget = self.max_num_scheduled_tokens
         in_flight, prefills, embeddings = self._prompts.work(self.running, waiting.orders)
         decodes = len(self.running) - prefills - embeddings
-        if decodes or in_flight[Kind.PREFILL] or waiting:
-            self._step_size.saw_generation()
-        self.max_num_scheduled_tokens = self._step_size.tokens(budget, decodes)
+        generates = bool(decodes or in_flight[Kind.PREFILL] or waiting)
+        self.max_num_scheduled_tokens = self._step_size.tokens(budget, decodes, generates)
         try:
             self._admission.begin_step(embeddings)
             return self._schedule_mixed(in_flight, decodes, throttle_prefills)
@@ -113,7 +112,6 @@ class MixedScheduling(Scheduler):
         """Plan a step over both kinds, let vLLM carry it out, and settle."""
         waiting = self.real_waiting
         admission = self._admission
-        self._reuse.begin_step()
         queues = {
             kind: InFlightThenWaiting(items, waiting.kinds[kind], admission.has_adapter_slot)
             for kind, items in in_flight.items()
@@ -124,8 +122,8 @@ class MixedScheduling(Scheduler):
             embed=queues[Kind.EMBED],
             prefill=queues[Kind.PREFILL],
             admit=admission,
-            expected_decode_tokens=self._outlook.expected_decode_tokens(),
             spare=admission.spare_tokens,
+            expected_decode_tokens=self._outlook.expected_decode_tokens,
             wait_s=self._outlook.wait_s,
         )
         plan = self.mix_policy.plan(view)

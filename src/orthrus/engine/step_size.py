@@ -25,8 +25,16 @@ class StepSize:
         if self._prompt_tokens:
             self._last_generation = time.monotonic()
 
-    def tokens(self, budget: int, decodes: int) -> int:
-        """The token budget of the next step, out of the engine's `budget`, `decodes` of it for decodes."""
-        if not self._prompt_tokens or time.monotonic() - self._last_generation >= RECENT_S:
+    def tokens(self, budget: int, decodes: int, generates: bool) -> int:
+        """The token budget of the next step, out of the engine's `budget`, `decodes` of it for decodes.
+
+        `generates`: a generation runs or waits now.
+        """
+        if not self._prompt_tokens:
+            return budget
+        now = time.monotonic()
+        if generates:
+            self._last_generation = now
+        elif now - self._last_generation >= RECENT_S:
             return budget
         return min(budget, decodes + self._prompt_tokens)

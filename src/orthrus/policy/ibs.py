@@ -111,8 +111,10 @@ class IntraBatchScheduler:
                 contested = (embed_contested, prefill_contested)
             if budget > 0 or view.budget <= 0:
                 break
-            spare = True
             budget = view.spare()
+            if not budget:
+                break
+            spare = True
             embed.keep_waiting_only()
             prefill.keep_waiting_only()
 
@@ -169,7 +171,7 @@ class IntraBatchScheduler:
     def _embed_share(self, view: StepView) -> float:
         embed = view.embed.remaining * self.options.embed_bias
         generation = view.prefill.remaining + (
-            view.expected_decode_tokens if self.options.count_decode else 0
+            view.expected_decode_tokens() if self.options.count_decode else 0
         )
         return embed / (embed + generation) if embed > 0 else 0.0
 

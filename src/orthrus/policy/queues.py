@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 from orthrus.policy.blocks import Entry, SortedBlocks
 from orthrus.policy.work import Kind, WorkItem
+
+_ID = itemgetter(2)
+"""The request id of an Entry."""
 
 
 class KindQueue:
@@ -74,8 +78,7 @@ class KindQueue:
 
     def waiting(self) -> Iterator[WorkItem]:
         """The waiting requests in order, lazily."""
-        items = self._items
-        return (items[entry[2]] for entry in self._waiting)
+        return map(self._items.__getitem__, map(_ID, self._waiting))
 
     def add(self, request_id: str, remaining: int, order: Any, *, in_flight: bool = False) -> None:
         """Queue a request with `remaining` (at least 1) tokens to compute; ValueError if already queued."""

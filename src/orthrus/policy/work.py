@@ -63,8 +63,8 @@ class WorkQueue(Protocol):
     def __iter__(self) -> Iterator[WorkItem]: ...
 
 
-def no_spare() -> int:
-    """The `spare` of an engine whose requests always take what they were granted."""
+def no_tokens() -> int:
+    """No tokens: the `spare` of an engine whose requests take what they were granted, say."""
     return 0
 
 
@@ -82,10 +82,9 @@ class StepView(NamedTuple):
     the rest of this step), a Refusal closes its kind for this step, but for ADAPTER_SLOTS, which passes over
     this request only. `spare` is asked once the budget is used up, and says for how many tokens further
     opportunities are wanted (marked `spare`): an engine uses them when a prefix-cache hit shortens a planned
-    prompt. `expected_decode_tokens` are the output tokens
-    that all generations, waiting ones included, are still expected to produce; `wait_s` says for how many
-    seconds a request has waited since it arrived. Both serve options of IBS, and `wait_s` is asked only where
-    its option is on.
+    prompt. `expected_decode_tokens` says how many output tokens all generations, waiting ones included, are
+    still expected to produce; `wait_s` for how many seconds a request has waited since it arrived. Both
+    serve options of IBS and are asked only where these are on.
     """
 
     budget: int
@@ -93,8 +92,8 @@ class StepView(NamedTuple):
     embed: WorkQueue
     prefill: WorkQueue
     admit: Callable[[WorkItem], Refusal | None]
-    spare: Callable[[], int] = no_spare
-    expected_decode_tokens: int = 0
+    spare: Callable[[], int] = no_tokens
+    expected_decode_tokens: Callable[[], int] = no_tokens
     wait_s: Callable[[WorkItem], float] = no_wait
 
 
