@@ -168,7 +168,9 @@ class StepPooler:
         if self._kept is None:
             self._kept = PrefixStore(self._kept_rows, self._hidden_size, self._bank.device)
         index = {req_id: i for i, req_id in enumerate(req_ids)}
-        saves = sorted((index[req_id], end, row) for req_id, end, row in orders.saves)
+        saves = sorted(
+            (index[req_id], end, row) for req_id, kept in orders.saves.items() for end, row in kept
+        )
         owners, ends, rows = (torch.tensor(column) for column in zip(*saves, strict=True))
         self._kept.save(rows, boundary_states(self._bank, step, owners, ends))
 

@@ -77,19 +77,21 @@ class PrefixReuse:
         """
         if self._sums is None:
             return
+        requests, specs = self._scheduler.requests, self._scheduler.embeddings
         scheduled = output.num_scheduled_tokens
         orders = SumOrders()
         if self._loads:
             orders.loads = {req_id: row for req_id, row in self._loads.items() if req_id in scheduled}
             self._loads.clear()
         for request_id in embeddings:
-            request = self._scheduler.requests[request_id]
-            spec = self._scheduler.embeddings[request_id]
+            spec = specs[request_id]
             if spec.keeps_states:
+                request = requests[request_id]
                 end = request.num_computed_tokens
                 start = end - scheduled[request_id]
                 saved = self._sums.save(spec.head, request.block_hashes, start, end)
-                orders.saves.extend((request_id, position, row) for position, row in saved)
+                if saved:
+                    orders.saves[request_id] = saved
         if orders.loads or orders.saves:
             setattr(output, ORDERS, orders)
         self._sums.end_step()

@@ -18,12 +18,12 @@ from orthrus.pooling.heads import Head
 class SumOrders:
     """What the worker does with kept states in one step, sent along with vLLM's SchedulerOutput.
 
-    `loads`: row by request id, for requests that start behind a cached prefix. `saves`: (request id,
-    prompt position, row), for boundaries that this step reaches.
+    `loads`: row by request id, for requests that start behind a cached prefix. `saves`: by request id,
+    (prompt position, row) for each boundary that this step reaches.
     """
 
     loads: dict[str, int] = field(default_factory=dict)
-    saves: list[tuple[str, int, int]] = field(default_factory=list)
+    saves: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
 
 class PrefixSums:
