@@ -1,6 +1,7 @@
 """The operator's function: how it is named, loaded and called."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -85,6 +86,7 @@ def fails(hidden):
     ("function", "message"),
     [
         (fails, "'mine:f' failed: ZeroDivisionError"),
+        (lambda hidden: sys.exit(3), "'mine:f' failed: SystemExit"),
         (lambda hidden: hidden, r"got torch\.float32 \[3, 8\]"),
         (lambda hidden: hidden[0].long(), r"got torch\.int64 \[8\]"),
         (lambda hidden: hidden[0, :0], r"got torch\.float32 \[0\]"),
@@ -98,6 +100,16 @@ def test_a_function_that_fails_names_itself_and_its_slot(function, message):
     with pytest.raises(PoolingFunctionError, match=message) as error:
         bank.finish(torch.tensor([2]))
     assert error.value.slot == 2
+
+
+def test_all_vectors_of_a_function_have_one_width():
+    bank = bank_with(lambda hidden: hidden.flatten())
+    for slot, length in enumerate((3, 3, 2)):
+        bank.open(slot, Head.BUFFERED, length)
+        feed(bank, [(slot, torch.ones(length, 8), 0, length)])
+    assert bank.finish(torch.tensor([0, 1])).shape == (2, 24)
+    with pytest.raises(PoolingFunctionError, match="returned 16 numbers, but 24 at first"):
+        bank.finish(torch.tensor([2]))
 
 
 def test_a_narrow_buffer_takes_its_own_dtype_and_refuses_a_wider_one():

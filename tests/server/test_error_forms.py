@@ -212,6 +212,22 @@ async def test_the_input_that_is_too_long_is_named(given: Any, bad: int, where: 
         assert caught.value.param == "input"  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("given", [{"texts": ["a"]}, {"inputs": [{"content": []}]}])
+async def test_a_text_in_coheres_form_that_is_too_long_is_named(given: dict[str, Any]) -> None:
+    async def render(_request: Any) -> Any:
+        raise overlong(17)
+
+    processor = SimpleNamespace(get_request_factory_online=lambda _ctx: [{}], render_async=render)
+    name_inputs(processor, 16)
+    [request] = processor.get_request_factory_online(SimpleNamespace(request=SimpleNamespace(**given)))
+    with pytest.raises(ValueError, match="this model takes at most 16 ") as caught:
+        await processor.render_async(request)
+    [field] = given
+    assert str(caught.value).startswith(f"{field}[0] has 17 or more tokens")
+    assert "truncate 'START' or 'END'" in str(caught.value)
+    assert caught.value.param == field  # type: ignore[attr-defined]
+
+
 async def test_the_prompt_that_is_too_long_is_named() -> None:
     async def preprocess(request: Any, prompts: Any, *, skip_mm_cache: bool) -> Any:
         assert skip_mm_cache

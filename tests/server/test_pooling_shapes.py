@@ -119,8 +119,17 @@ def test_spans_for_several_inputs_need_a_list_each(client: httpx.Client) -> None
     assert "spans has 1 items for 2 inputs" in error["message"]
     error = refused(client, input=["w9 w8", "w8"], spans=[[[0, 2]], [[0, 2]]])
     assert "input[1]: spans[0] is [0, 2]; allowed: 0 <= start < end <= 1" in error["message"]
-    error = refused(client, input="w9 w8", spans=[[100, 110]], span_unit="char")
-    assert "no token covers the characters 100 to 110" in error["message"]
+
+
+def test_character_spans_lie_within_the_text_and_touch_a_token(client: httpx.Client) -> None:
+    for span in ([100, 110], [-1, 2], [0, 6], [3, 3], [3, 1]):
+        error = refused(client, input="w9 w8", spans=[[0, 2], span], span_unit="char")
+        allowed = "0 <= start < end <= 5, the input's characters"
+        assert error["message"].startswith(f"spans[1] is [{span[0]}, {span[1]}]; allowed: {allowed}")
+    error = refused(client, input=["w9", "w9 w8"], spans=[[[0, 3]], [[0, 1]]], span_unit="char")
+    assert "spans[0][0] is [0, 3]; allowed: 0 <= start < end <= 2" in error["message"]
+    error = refused(client, input="w9 w8", spans=[[2, 3]], span_unit="char")
+    assert "input[0]: no token covers the characters 2 to 3" in error["message"]
 
 
 @pytest.mark.parametrize("as_text", [False, True])

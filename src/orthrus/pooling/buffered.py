@@ -26,8 +26,8 @@ PAGE_ROWS = 64
 def load_function(path: str) -> PoolingFunction:
     """The function at `path`, written `module:function` or `module.function`.
 
-    It maps a prompt's hidden states [n, d] to a vector [m] and must be deterministic. Raises
-    PoolingConfigError where the path is malformed, not found or not callable.
+    It maps a prompt's hidden states [n, d] to a vector [m], m the same for all prompts, and must be
+    deterministic. Raises PoolingConfigError where the path is malformed, not found or not callable.
     """
     module_name, _, name = path.partition(":") if ":" in path else path.rpartition(".")
     if not module_name or not name.isidentifier():
@@ -88,6 +88,7 @@ class BufferedStates:
         self._table = torch.zeros(num_slots, total, dtype=torch.int64)
         self._free = list(range(total - 1, -1, -1))
         self._held: dict[int, list[int]] = {}
+        self._width: int | None = None
 
     @property
     def memory_bytes(self) -> int:
@@ -136,13 +137,16 @@ class BufferedStates:
         return self._rows.index_select(0, source.to(self._rows.device))
 
     def finish(self, slot: int, prompt_len: int) -> Tensor:
-        """The function's vector for the slot, float32 [m]. Raises PoolingFunctionError."""
+        """The function's vector for the slot, float32 [m]. Raises PoolingFunctionError.
+
+        The first vector says how long all are: an index, or a score of two, has no use for others.
+        """
         name = self._head.name
         if self._head.function is None:
             raise PoolingFunctionError("no pooling function: the buffer is for token-level output", slot)
         try:
             vector = self._head.function(self.rows(slot, prompt_len))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an exit would end the engine and everybody's requests
             raise PoolingFunctionError(f"pooling function {name!r} failed: {error!r}", slot) from error
         if (
             not isinstance(vector, Tensor)
@@ -157,6 +161,12 @@ class BufferedStates:
             )
             raise PoolingFunctionError(
                 f"pooling function {name!r} must return a float vector [m], got {got}", slot
+            )
+        if self._width is None:
+            self._width = len(vector)
+        if len(vector) != self._width:
+            raise PoolingFunctionError(
+                f"pooling function {name!r} returned {len(vector)} numbers, but {self._width} at first", slot
             )
         return vector.float()
 

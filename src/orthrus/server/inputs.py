@@ -9,6 +9,8 @@ from orthrus.server.errors import RequestError, is_int, short
 # What a caller can do about an input that is too long.
 CUTS = "truncate_prompt_tokens cuts longer inputs"
 SPLITS = f"{CUTS}, and long_input 'split' of /v1/embeddings takes them in windows"
+COHERE_CUTS = "truncate 'START' or 'END' cuts longer inputs"
+COHERE_INPUTS = ("texts", "inputs", "images")
 
 
 class InputLimits(Protocol):

@@ -8,11 +8,12 @@ from typing import Any
 
 from orthrus.engine.compat import VLLMValidationError
 from orthrus.server.errors import RequestError, is_int
-from orthrus.server.inputs import CUTS, SPLITS
+from orthrus.server.inputs import COHERE_CUTS, COHERE_INPUTS, CUTS, SPLITS
 
 # What vLLM calls a text that is too long before and after its tokens are known (renderers/params.py).
 TOO_LONG = ("input_text", "input_tokens")
 PLACE = "orthrus_place"
+LISTS = ("input", *COHERE_INPUTS)
 # Routes with one prompt, by the field that it is made of.
 FIELDS = {
     "/v1/chat/completions": "messages",
@@ -48,21 +49,22 @@ def name_inputs(io_processor: Any, limit: int) -> None:
 
     def get_request_factory_online(ctx: Any) -> Any:
         requests = create(ctx)
-        given = getattr(ctx.request, "input", None)
-        several = isinstance(given, list) and bool(given) and not is_int(given[0])
+        field = next((name for name in LISTS if getattr(ctx.request, name, None) is not None), "messages")
+        given = getattr(ctx.request, field, None)
+        several = field != "messages" and isinstance(given, list) and bool(given) and not is_int(given[0])
         for i, request in enumerate(requests):
-            request[PLACE] = f"input[{i}]" if several else "messages" if given is None else "input"
+            request[PLACE] = (field, f"{field}[{i}]" if several else field)
         return requests
 
     async def render_async(request: Any) -> Any:
-        where = request.pop(PLACE, "input")
+        param, where = request.pop(PLACE, ("input", "input"))
         try:
             return await render(request)
         except VLLMValidationError as error:
             if not is_too_long(error):
                 raise
-            param = "messages" if where == "messages" else "input"
-            raise too_long(error, where, param, limit, SPLITS) from error
+            advice = COHERE_CUTS if param in COHERE_INPUTS else SPLITS
+            raise too_long(error, where, param, limit, advice) from error
 
     io_processor.get_request_factory_online = get_request_factory_online
     io_processor.render_async = render_async

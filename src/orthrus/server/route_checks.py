@@ -19,12 +19,11 @@ from orthrus.server.checks import (
 )
 from orthrus.server.errors import RequestError, short
 from orthrus.server.fields import COHERE, POOLING, RERANK, SCORE
-from orthrus.server.inputs import check_count, check_text
+from orthrus.server.inputs import COHERE_INPUTS, check_count, check_text
 from orthrus.server.media import refuse_files
 
 PAIRS = (("queries", "documents"), ("text_1", "text_2"), ("data_1", "data_2"), ("queries", "items"))
 SCORINGS = ("cosine", "maxsim")
-COHERE_INPUTS = ("texts", "inputs", "images")
 
 
 def check_pooling(body: object, limits: EmbeddingLimits) -> dict[str, Any]:

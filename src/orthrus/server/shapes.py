@@ -60,7 +60,7 @@ def _check_spans(request: dict[str, Any], max_vectors: int) -> None:
     elif not isinstance(inputs, list) or len(given) != len(inputs):
         count = len(inputs) if isinstance(inputs, list) else 0
         raise RequestError(f"spans has {len(given)} items for {count} inputs; give a list for each", "spans")
-    texts = inputs if isinstance(inputs, list) and not single else [inputs]
+    texts: list[Any] = inputs if isinstance(inputs, list) and not single else [inputs]
     if unit == "char" and not all(isinstance(text, str) for text in texts):
         raise RequestError("span_unit 'char' needs inputs that are text", "span_unit")
     wanted = sum(len(pairs) for pairs in given if isinstance(pairs, list))
@@ -78,6 +78,13 @@ def _check_spans(request: dict[str, Any], max_vectors: int) -> None:
             if not isinstance(pair, list) or len(pair) != 2 or not all(is_int(edge) for edge in pair):
                 raise RequestError(
                     f"{where}[{j}] is {short(pair)}; allowed: [start, end], two whole numbers", "spans"
+                )
+            start, end = pair
+            if unit == "char" and not 0 <= start < end <= len(texts[i]):
+                raise RequestError(
+                    f"{where}[{j}] is [{short(start)}, {short(end)}]; allowed: 0 <= start < end <= "
+                    f"{len(texts[i])}, the input's characters",
+                    "spans",
                 )
     request["spans"] = given
 

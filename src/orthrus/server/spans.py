@@ -18,11 +18,11 @@ def token_span(start: int, end: int, offsets: Offsets) -> tuple[int, int]:
     """The tokens that touch the characters from `start` to `end` (exclusive): positions, end exclusive.
 
     `offsets` are the characters of each token; special tokens, which cover none, are passed over. Raises
-    PoolingConfigError where no token touches them.
+    PoolingConfigError where no token touches them, as in what the tokenizer leaves out.
     """
     touched = [i for i, (first, beyond) in enumerate(offsets) if first < end and beyond > start]
-    if start >= end or not touched:
-        raise PoolingConfigError(f"no token covers the characters {start} to {end}")
+    if not touched:
+        raise PoolingConfigError(f"no token covers the characters {start} to {end} of a span")
     return touched[0], touched[-1] + 1
 
 

@@ -21,12 +21,16 @@ NO_BUFFER = "token-level output is off; an operator turns it on with --pooling-b
 
 
 def refuse_nonfinite(results: Any, what: str, owners: list[int] | None = None) -> None:
-    """Raise GenerationError (status 500) that names the first input whose result holds a NaN or infinity."""
+    """Raise GenerationError (status 500) that names the first input whose result holds a NaN or infinity.
+
+    A single NaN stands for a vector that could not be made (orthrus.engine.answers).
+    """
     for i, result in enumerate(results):
-        data = result.outputs.data if hasattr(result.outputs, "data") else result.outputs
-        if not bool(torch.isfinite(torch.as_tensor(data)).all()):
+        data = torch.as_tensor(result.outputs.data if hasattr(result.outputs, "data") else result.outputs)
+        if not bool(torch.isfinite(data).all()):
             index = i if owners is None else owners[i]
-            raise GenerationError(f"the {what} of input[{index}] is not finite (NaN or infinity)")
+            hint = "; the server's log has the reason" if data.numel() == 1 else ""
+            raise GenerationError(f"the {what} of input[{index}] is not finite (NaN or infinity){hint}")
 
 
 class MixedServingPooling(ServingPooling):
