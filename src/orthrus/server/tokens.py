@@ -29,7 +29,7 @@ def refuse_nonfinite(results: Any, what: str, owners: list[int] | None = None) -
         data = torch.as_tensor(result.outputs.data if hasattr(result.outputs, "data") else result.outputs)
         if not bool(torch.isfinite(data).all()):
             index = i if owners is None else owners[i]
-            hint = "; the server's log has the reason" if data.numel() == 1 else ""
+            hint = "; if a pooling function failed, the server's log says why" if data.numel() == 1 else ""
             raise GenerationError(f"the {what} of input[{index}] is not finite (NaN or infinity){hint}")
 
 
