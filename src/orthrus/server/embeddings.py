@@ -61,6 +61,15 @@ def tokenize_for_shapes(io_processor: Any) -> None:
     io_processor.get_request_factory_online = get_request_factory_online
 
 
+def put_prompts_before_texts(io_processor: Any) -> None:
+    """Put the prompt of an `input_type` right before the text, as sentence-transformers does with its prompts.
+
+    vLLM sends it as the system's message wherever there is a chat template (entrypoints/pooling/embed,
+    `_get_request_factory_cohere_online`), which gives another vector than the checkpoint's own library.
+    """
+    io_processor._has_chat_template = lambda: False
+
+
 def _extra(ctx: Any) -> dict[str, Any]:
     """A request's fields that vLLM's own models do not have."""
     return getattr(ctx.request, "model_extra", None) or {}
@@ -75,6 +84,8 @@ class MixedServingEmbedding(ServingEmbedding):
     def __init__(self, *args: Any, limits: EmbeddingLimits, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._limits = limits
+        if OrthrusConfig.of(self.vllm_config).checkpoint is not None:
+            put_prompts_before_texts(self.io_processor)
 
     async def _preprocessing(self, io_processor: Any, ctx: Any) -> None:
         await super()._preprocessing(io_processor, ctx)
