@@ -62,7 +62,7 @@ def tokenize_for_shapes(io_processor: Any) -> None:
 
 
 def put_prompts_before_texts(io_processor: Any) -> None:
-    """Put the prompt of an `input_type` right before the text, as sentence-transformers does with its prompts.
+    """Put the prompt of an `input_type` right before the text, as sentence-transformers does with its own.
 
     vLLM sends it as the system's message wherever there is a chat template (entrypoints/pooling/embed,
     `_get_request_factory_cohere_online`), which gives another vector than the checkpoint's own library.
