@@ -164,7 +164,7 @@ class _Maker:
     def peer(self, device: int, template: str) -> Plan:
         """Another engine's server for both kinds, by its own command; our vLLM flags are not for it."""
         port = self.ports()
-        values = {"port": str(port), "device": str(device), "model": self.model}
+        values = {"port": str(port), "device": str(device), "model": self.model, "dtype": self.server.dtype}
         return Plan(
             name=f"embed+generate-on-{self.devices.kind}{device}",
             device=device,

@@ -6,7 +6,7 @@ from orthrus.bench.peers.command import PeerError, check_template, filled, insta
 from orthrus.bench.spec import Devices, Server, SpecError, Topology, parse_spec
 from orthrus.bench.topology import layout
 
-PEER = "command:llama-server -m '${GGUF} x' --port {port} --cpu-range {device}-{device} --path {model}"
+PEER = "command:llama-server -m '${GGUF} x' --port {port} --cpu-range {device}-{device} -t {dtype} -p {model}"
 
 
 def test_words_keep_their_spaces_and_braces_that_are_no_placeholder():
@@ -41,11 +41,11 @@ def test_a_wrong_template_is_refused(template, message):
 def test_a_command_is_a_topology_of_one_server_on_every_device():
     topology = Topology(topology=PEER, label="llama.cpp", flags=["--more"])
     ports = iter((9001, 9002))
-    server = Server(flags=["--enforce-eager"], env={"A": "1"})
+    server = Server(flags=["--enforce-eager"], env={"A": "1"}, dtype="float32")
     found = layout(topology, "/folder of/model", server, Devices(ids=[2, 3]), ports.__next__)
     assert found.plans[1].command == (
         *("llama-server", "-m", "${GGUF} x", "--port", "9002", "--cpu-range", "3-3"),
-        *("--path", "/folder of/model", "--more"),
+        *("-t", "float32", "-p", "/folder of/model", "--more"),
     )
     assert [plan.device for plan in found.plans] == [2, 3]
     assert all(plan.peer and plan.env == {"A": "1"} for plan in found.plans)

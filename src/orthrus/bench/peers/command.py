@@ -1,7 +1,7 @@
 """The command of a topology `command:...`: words with placeholders, turned into a process's arguments.
 
-`{port}`, `{device}` (number of a core or GPU) and `{model}` (the checkpoint's folder) are the harness's;
-`${NAME}` is an environment variable, so that a spec names no path of one machine.
+`{port}`, `{device}` (number of a core or GPU), `{dtype}` and `{model}` (the checkpoint's folder) are the
+harness's; `${NAME}` is an environment variable, so that a spec names no path of one machine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 
-PLACEHOLDERS = ("port", "device", "model")
+PLACEHOLDERS = ("port", "device", "dtype", "model")
 BRACED = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
