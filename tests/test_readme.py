@@ -105,13 +105,14 @@ def test_curl(command: str, address: str) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("code", blocks("python"))
 def test_python(code: str, address: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(code.replace(ADDRESS, address))
     environment = {**inherited(), **ENVIRONMENT, "NO_PROXY": "localhost"}
     done = subprocess.run(
-        [sys.executable, script], env=environment, capture_output=True, text=True, check=False, timeout=280
+        [sys.executable, script], env=environment, capture_output=True, text=True, check=False, timeout=540
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.strip()

@@ -52,7 +52,10 @@ class CheckpointPooling(BaseModel):
 
 
 class OrthrusConfig(BaseModel):
-    """Settings of one engine. All are flags of `orthrus serve`, but for `checkpoint`, which `apply` finds."""
+    """Settings of one engine: flags of `orthrus serve`, but for what `prepare` and `apply` find.
+
+    Those are `kv_from_free` (the KV cache's size is nobody's choice but ours) and `checkpoint`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -70,6 +73,7 @@ class OrthrusConfig(BaseModel):
     mixed_step_tokens: int | None = Field(default=None, ge=0)
     batch_invariant: bool = False
     trace_steps: str | None = None
+    kv_from_free: bool = False
     checkpoint: CheckpointPooling | None = None
 
     def model_post_init(self, _context: object) -> None:
@@ -143,7 +147,9 @@ def prepare(engine_args: EngineArgs) -> None:
         engine_args.async_scheduling = False
     cpu_dtype.choose(engine_args)
     cpu_cores.use_all(engine_args)
-    cpu_memory.leave_room(engine_args)
+    if cpu_memory.leave_room(engine_args):
+        settings = {**engine_args.additional_config[KEY], "kv_from_free": True}
+        engine_args.additional_config = {**engine_args.additional_config, KEY: settings}
 
 
 def apply(vllm_config: VllmConfig) -> None:

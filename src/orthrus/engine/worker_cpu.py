@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orthrus.engine import attention_cpu, cpu_wait, linear_cpu, lora_cpu
+from orthrus.engine import attention_cpu, cpu_memory, cpu_wait, linear_cpu, lora_cpu, quick_exit
 from orthrus.engine.compat import CPUModelRunner, get_pp_group
 from orthrus.engine.compat import CPUWorker as VllmCPUWorker
 from orthrus.engine.config import OrthrusConfig
@@ -32,10 +32,21 @@ class CPUWorker(WorkerIntegrity, VllmCPUWorker):
     """vLLM's CPU worker (v1/worker/cpu_worker.py) with the mixed-step runner and correct LoRA."""
 
     model_runner: MixedCPUModelRunner
+    requested_cpu_memory: int
 
     def init_device(self) -> None:
         lora_cpu.install()
         linear_cpu.install(steady=OrthrusConfig.of(self.vllm_config).batch_invariant)
         cpu_wait.install()
+        quick_exit.install()
         super().init_device()
         MixedCPUModelRunner.adopt(self.model_runner)
+
+    def determine_available_memory(self) -> int:
+        if OrthrusConfig.of(self.vllm_config).kv_from_free:
+            parallel = self.vllm_config.parallel_config
+            replicas = max(1, parallel.data_parallel_size_local)
+            claim = cpu_memory.claim(parallel.local_world_size * replicas)
+            self.requested_cpu_memory = min(self.requested_cpu_memory, claim)
+        memory: int = super().determine_available_memory()
+        return memory
