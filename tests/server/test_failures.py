@@ -72,6 +72,13 @@ def test_a_dead_engine_answers_at_once_and_the_exit_status_is_1(fragile):
     assert "the engine has died" in stream or stream.endswith("data: [DONE]\n\n")
 
 
+def test_a_server_that_is_killed_takes_its_engine_along(tiny_model, tmp_path):
+    with Server(tmp_path / "log", tiny_model, *FLAGS) as started:
+        started.wait_until_ready()
+        assert started.stop(signal.SIGKILL) == -signal.SIGKILL
+        assert "so the engine ends" in started.log.read_text()
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_the_engine_starts_leaves_nothing(tiny_model, tmp_path, sent):
     with Server(tmp_path / "log", tiny_model, *FLAGS) as started:

@@ -16,7 +16,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from orthrus.engine import cpu_wait, integrity, quick_exit
+from orthrus.engine import cpu_wait, integrity, process_end
 from orthrus.engine.admission import Admission
 from orthrus.engine.compat import AsyncScheduler, PauseState, RequestStatus, Scheduler
 from orthrus.engine.config import OrthrusConfig
@@ -66,7 +66,7 @@ class MixedScheduling(Scheduler):
         self._step_size = StepSize(config.mixed_step_tokens or 0)
         integrity.install()
         cpu_wait.install()
-        quick_exit.install()
+        process_end.install()
         self._recorder = StepRecorder(config, self.parallel_config.data_parallel_index)
 
     def add_request(self, request: Request) -> None:

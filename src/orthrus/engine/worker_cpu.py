@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orthrus.engine import attention_cpu, cpu_memory, cpu_wait, linear_cpu, lora_cpu, quick_exit
+from orthrus.engine import attention_cpu, cpu_memory, cpu_wait, linear_cpu, lora_cpu, process_end
 from orthrus.engine.compat import CPUModelRunner, get_pp_group
 from orthrus.engine.compat import CPUWorker as VllmCPUWorker
 from orthrus.engine.config import OrthrusConfig
@@ -38,7 +38,7 @@ class CPUWorker(WorkerIntegrity, VllmCPUWorker):
         lora_cpu.install()
         linear_cpu.install(steady=OrthrusConfig.of(self.vllm_config).batch_invariant)
         cpu_wait.install()
-        quick_exit.install()
+        process_end.install()
         super().init_device()
         MixedCPUModelRunner.adopt(self.model_runner)
 

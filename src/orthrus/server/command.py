@@ -44,13 +44,13 @@ def _serve(argv: list[str]) -> int:
     share_metrics()
     from pydantic import ValidationError
 
-    from orthrus.engine import quick_exit
+    from orthrus.engine import process_end
     from orthrus.engine.config import UnsupportedConfigError, choose_runner_generation
     from orthrus.pooling.errors import PoolingConfigError
     from orthrus.server import vllm_server
     from orthrus.server.flags import add_flags, settings
 
-    quick_exit.install(server=True)
+    process_end.install(server=True)
     parser = vllm_server.build_parser("orthrus serve")
     add_flags(parser)
     args = parser.parse_args(argv)
