@@ -21,6 +21,7 @@ from orthrus.engine.admission import Admission
 from orthrus.engine.compat import AsyncScheduler, PauseState, RequestStatus, Scheduler
 from orthrus.engine.config import OrthrusConfig
 from orthrus.engine.embedding import EmbeddingSpec
+from orthrus.engine.first_token import FirstToken
 from orthrus.engine.grants import StepGrants
 from orthrus.engine.lanes import InFlightThenWaiting
 from orthrus.engine.outlook import Outlook
@@ -64,6 +65,7 @@ class MixedScheduling(Scheduler):
         self._admission = Admission(self)
         self._reuse = PrefixReuse(self, config)
         self._step_size = StepSize(config.mixed_step_tokens or 0)
+        self._first_token = FirstToken(self, options)
         integrity.install()
         cpu_wait.install()
         process_end.install()
@@ -97,7 +99,10 @@ class MixedScheduling(Scheduler):
         in_flight, prefills, embeddings = self._prompts.work(self.running, waiting.orders)
         decodes = len(self.running) - prefills - embeddings
         generates = bool(decodes or in_flight[Kind.PREFILL] or waiting)
-        self.max_num_scheduled_tokens = self._step_size.tokens(budget, decodes, generates)
+        tokens = self._step_size.tokens(budget, decodes, generates)
+        if waiting and not decodes and not in_flight[Kind.PREFILL] and not throttle_prefills:
+            tokens = self._first_token.tokens(tokens)
+        self.max_num_scheduled_tokens = tokens
         try:
             self._admission.begin_step(embeddings)
             return self._schedule_mixed(in_flight, decodes, throttle_prefills)
