@@ -8,8 +8,8 @@ steps, and the mean of ours: the metrics are not written in every step.
 "after" is what settles and records a step once the workers have it, while the model runs.
 What a step costs depends on what it starts: `--mixed-step-tokens 0` fills the budget of 2 048 tokens with
 some nine requests, the CPU's own bound of 256 with one or two.
-vLLM's part includes a method of ours that it calls for each request instead of its own; the last line says
-what both take for a decode.
+vLLM's part includes two methods of ours that it calls instead of its own: one for each request, the other for
+each that starts. The last two lines say what they and vLLM's take.
 """
 
 from __future__ import annotations
@@ -34,19 +34,23 @@ from engine_driver import embed, generate
 from vllm import PoolingParams, SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.request_queue import SchedulingPolicy, create_request_queue
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
+from orthrus.engine import scheduler as scheduler_module
 from orthrus.engine.grants import StepGrants
 from orthrus.engine.scheduler import MixedScheduler
 from orthrus.engine.step_size import StepSize
 from orthrus.engine.steps import StepRecorder
+from orthrus.engine.waiting import StepQueue
 from orthrus.policy.registry import POLICIES
 from orthrus.policy.work import Plan
 
 RUNNING, WAITING, WARM_UP, STEPS = 256, 20_000, 60, 200
 BUDGET, PROMPT = 2048, 200
 INSIDE: list[float] = []
+POPS: list[float] = []
 RECORDERS: list[StepRecorder] = []
 
 
@@ -58,6 +62,16 @@ class Timed(Scheduler):
         output = super().schedule(throttle_prefills)
         INSIDE.append(time.perf_counter() - start)
         return output
+
+
+class TimedPops(StepQueue):
+    """Our queue of a step's starting requests with a clock around what vLLM calls for each."""
+
+    def pop_request(self) -> Request:
+        start = time.perf_counter()
+        request = super().pop_request()
+        POPS.append(time.perf_counter() - start)
+        return request
 
 
 class TimedMixed(MixedScheduler, Timed):
@@ -104,6 +118,7 @@ def measure(scheduler: TimedMixed, mixed_step_tokens: int) -> tuple[float, float
         if step == WARM_UP:  # whole budgets have filled the house by now
             scheduler._step_size = StepSize(mixed_step_tokens)
         INSIDE.clear()
+        output = None  # freeing the last one takes time, too, and is nobody's part of this step
         start = time.perf_counter()
         output = scheduler.schedule()
         total = time.perf_counter() - start
@@ -132,6 +147,22 @@ def hooks(scheduler: TimedMixed) -> tuple[float, float]:
     return median(times[TimedMixed]) * 1e6, median(times[Scheduler]) * 1e6
 
 
+def pops(model: Path) -> tuple[float, float]:
+    """Microseconds of our queue's pop in steps of the whole budget and of vLLM's, medians."""
+    scheduler_module.StepQueue = TimedPops  # type: ignore[misc]
+    measure(crowd("ibs", model, WAITING), 0)
+    queue = create_request_queue(SchedulingPolicy.FCFS)
+    for i in range(WAITING):
+        queue.add_request(request(i, generate(16)))
+    taken, kept = [], []
+    for _ in range(STEPS):
+        start = time.perf_counter()
+        popped = queue.pop_request()
+        taken.append(time.perf_counter() - start)
+        kept.append(popped)  # freeing it is not what is measured
+    return median(POPS) * 1e6, median(taken) * 1e6
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -151,6 +182,8 @@ def main() -> None:
                 f"{policy:12} {waiting:8} {ours:8.0f} {average:6.0f} {theirs:8.0f} {ours / theirs:6.1%} "
                 f"{after:6.0f}"
             )
+    pop, stock_pop = pops(args.model)
+    print(f"for each start: {pop:.2f} us in our method, {stock_pop:.2f} us in vLLM's")  # noqa: T201
     own, stock = hooks(scheduler)
     print(f"for each decode: {own:.2f} us in our method, {stock:.2f} us in vLLM's")  # noqa: T201
 

@@ -30,13 +30,18 @@ async def requests_seen(_: Request) -> Response:
     return JSONResponse(seen)
 
 
+def port_of(request: Request) -> int | None:
+    """Tells one connection from another."""
+    return request.client.port if request.client else None
+
+
 def refusal() -> Response:
     return JSONResponse({"error": {"message": "queue full"}}, 429, {"retry-after": "7"})
 
 
 async def embeddings(request: Request) -> Response:
     body = await request.json()
-    seen.append({"path": "embeddings", **body})
+    seen.append({"path": "embeddings", "client_port": port_of(request), **body})
     ids = body["input"]
     if ids[0] == 2001:
         return refusal()

@@ -4,8 +4,11 @@ import time
 import httpx
 import pytest
 
-from orthrus.bench.client import CUT, Client, Targets
+from orthrus.bench.client import CUT, KEEP_ALIVE_S, Client, Targets
 from orthrus.bench.workload import Request
+
+VLLM_KEEP_ALIVE_S = 5
+"""After this long vLLM's server closes an idle connection (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, vllm/envs.py)."""
 
 
 def generation(case=2000, tokens=4, **more):
@@ -48,6 +51,20 @@ async def test_requests_ask_for_exact_lengths_and_the_adapter(fake_url):
     assert (generate["max_tokens"], generate["ignore_eos"], generate["temperature"]) == (4, True, 0)
     assert generate["prompt"] == [2000, 1500, 1501]
     assert (embed["model"], embed["input"], embed["encoding_format"]) == ("r8", [2000, 1600], "base64")
+
+
+async def test_a_connection_is_used_again_only_while_the_server_keeps_it_open(fake_url, monkeypatch):
+    assert KEEP_ALIVE_S < VLLM_KEEP_ALIVE_S
+    monkeypatch.setattr("orthrus.bench.client.KEEP_ALIVE_S", 0.5)
+    client = Client(Targets([fake_url], [fake_url]), "fake")
+    for pause in (0.0, 0.6, 0.0):
+        record = await client.send(Request(1, "embed", (2000,)), 0.0, time.monotonic(), [])
+        assert record.ok
+        await asyncio.sleep(pause)
+    await client.aclose()
+    seen = httpx.get(f"{fake_url}/seen", trust_env=False).json()[-3:]
+    first, second, third = (request["client_port"] for request in seen)
+    assert first == second != third
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 import random
+import weakref
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,16 @@ def live(seed: int, policy: str, model: Path, seen: dict[str, int]) -> None:
         output = scheduler.schedule()
         seen["preempted"] += len(output.preempted_req_ids or ())
         answer(scheduler, output)
+
+
+def test_a_finished_request_is_let_go_before_the_next_step_is_planned(tiny_model: Path):
+    scheduler = make_scheduler(MixedScheduler, tiny_model)
+    gone = []
+    for step in range(4):
+        for name, params in ((f"e{step}", embed()), (f"g{step}", generate(1))):
+            new = request(name, 20, params)
+            gone.append(weakref.ref(new))
+            scheduler.add_request(new)
+        del new
+        assert answer(scheduler, scheduler.schedule()) == {f"e{step}", f"g{step}"}
+        assert [ref() for ref in gone] == [None] * len(gone)

@@ -14,6 +14,9 @@ import httpx
 from orthrus.bench.records import Record
 from orthrus.bench.workload import Request
 
+KEEP_ALIVE_S = 2.0
+"""An idle connection is used again for this long, well below the five seconds after which vLLM closes it."""
+
 CUT = "cut: the window's drain time was over"
 
 
@@ -64,7 +67,9 @@ class Client:
         self._model = model
         self._clock = clock
         self._extra = {"temperature": 0, "ignore_eos": True} if extra_body is None else dict(extra_body)
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        limits = httpx.Limits(
+            max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE_S
+        )
         self._http = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False)
 
     async def aclose(self) -> None:

@@ -57,6 +57,10 @@ class Admission:
         if self._has_buffer:
             self._buffer = BufferRoom(scheduler.settings, running)
 
+    def end_step(self) -> None:
+        """Let go of what this step started; to be called before any of it can end."""
+        self.admitted = []
+
     def __call__(self, item: WorkItem) -> Refusal | None:
         request = self._waiting[item.request_id]
         adapter = adapter_of(request) if self._max_adapters else 0

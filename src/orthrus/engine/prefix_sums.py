@@ -60,9 +60,11 @@ class PrefixSums:
     def save(self, head: Head, hashes: Sequence[Hashable], start: int, end: int) -> list[tuple[int, int]]:
         """Reserve rows for the boundaries in (start, end] that have none yet: (prompt position, row) each."""
         saved: list[tuple[int, int]] = []
-        size, rows, free = self.block_size, self._rows, self._free
-        for blocks in range(start // size + 1, min(end // size, len(hashes)) + 1):
-            key = (head, hashes[blocks - 1])
+        size, rows, free, saved_in, step = self.block_size, self._rows, self._free, self._saved_in, self._step
+        position = start - start % size
+        for block_hash in hashes[start // size : end // size]:
+            position += size
+            key = (head, block_hash)
             if key in rows:
                 rows.move_to_end(key)
                 continue
@@ -70,8 +72,8 @@ class PrefixSums:
             if row is None:
                 break
             rows[key] = row
-            self._saved_in[row] = self._step
-            saved.append((blocks * size, row))
+            saved_in[row] = step
+            saved.append((position, row))
         return saved
 
     def clear(self) -> None:

@@ -54,11 +54,21 @@ class RunningPrompts:
         return in_flight, len(prompts) - embeddings, embeddings
 
     def saw(self, output: SchedulerOutput, requests: Mapping[str, Request]) -> None:
-        """Take up what this step started: new requests, and preempted ones that came back."""
-        if self._known is None:
+        """Take up what this step started and what has not ended since: new and resumed requests."""
+        known = self._known
+        if known is None:
             return
-        self._known += [requests[new.req_id] for new in output.scheduled_new_reqs]
-        self._known += [requests[req_id] for req_id in output.scheduled_cached_reqs.resumed_req_ids]
+        for new in output.scheduled_new_reqs:
+            if (request := requests.get(new.req_id)) is not None:
+                known.append(request)
+        for request_id in output.scheduled_cached_reqs.resumed_req_ids:
+            if (request := requests.get(request_id)) is not None:
+                known.append(request)
+
+    def ended(self, request: Request) -> None:
+        """Let go of a request now, so that it is freed outside the next step's planning."""
+        if self._known is not None and request in self._known:
+            self._known.remove(request)
 
     def forget(self) -> None:
         """A step ran that `saw` is not told of: the next one scans again."""

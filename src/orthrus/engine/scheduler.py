@@ -83,6 +83,7 @@ class MixedScheduling(Scheduler):
         self.embeddings.pop(request.request_id, None)
         self.real_waiting.forget(request.request_id)
         self._outlook.observe(request)
+        self._prompts.ended(request)
         return super()._free_request(request, *args, **kwargs)
 
     def check_idle(self) -> dict[str, int]:
@@ -135,7 +136,6 @@ class MixedScheduling(Scheduler):
         plan = self.mix_policy.plan(view)
         grants = StepGrants(plan)
         output = self._execute(grants, admission.admitted, throttle_prefills)
-        self._follow_prompts(output)
         self._reuse.attach_orders(output, grants.embeddings(output.num_scheduled_tokens))
         budget = self.max_num_scheduled_tokens
         self._unsettled = partial(
@@ -155,6 +155,8 @@ class MixedScheduling(Scheduler):
         queues: Mapping[Kind, InFlightThenWaiting],
         passed_over: Mapping[Kind, Refusal],
     ) -> None:
+        self._follow_prompts(output)
+        self._admission.end_step()
         scheduled = grants.by_kind(output.num_scheduled_tokens)
         scheduled[Kind.DECODE] = output.total_num_scheduled_tokens - sum(scheduled.values())
         self.mix_policy.settle(scheduled)
