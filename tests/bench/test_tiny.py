@@ -35,7 +35,7 @@ def test_checkpoints_have_the_architecture_and_take_adapters(small, tmp_path, na
     assert config["architectures"] == [architecture]
     assert (config["num_attention_heads"], config["num_key_value_heads"]) == (9, 3)
     assert all((folder / file).read_text() == file for file in FILES)
-    size = model_size(folder)
+    size = model_size(folder, "auto")
     assert size.head == 64 * 36  # tied
     assert 2 * size.weights <= size.bytes < 2 * size.weights + 10_000  # bfloat16 and a header
     adapter = json.loads((random_adapter(folder, 2, tmp_path / "r2") / "adapter_config.json").read_text())

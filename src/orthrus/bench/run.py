@@ -105,7 +105,7 @@ class Bench:
 
     def measure_ceiling(self) -> None:
         """Measure what a device can do at most, unless it is known; `results` then has the parts used."""
-        measured(self.spec.devices, self.store.folder)
+        measured(self.spec.devices, self.spec.server.dtype, self.store.folder)
 
     def results(self) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
         """Finished cells by (topology, workload, load), in the order of their repetitions.
@@ -113,9 +113,9 @@ class Bench:
         Their `figures` are computed from the records anew, so that other percentiles or goals need no run.
         """
         found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-        size, ceiling = model_size(Path(self._model)), None
+        size, ceiling = model_size(Path(self._model), self.spec.server.dtype), None
         if (self.store.folder / "ceiling.json").is_file():
-            ceiling = measured(self.spec.devices, self.store.folder)
+            ceiling = measured(self.spec.devices, self.spec.server.dtype, self.store.folder)
         devices = len(self.spec.devices.ids)
         for _, _, cells in self.groups:
             for cell in cells:
