@@ -57,7 +57,7 @@ class ModelSize:
 
 
 def model_size(folder: Path, dtype: str) -> ModelSize | None:
-    """Sizes of a local checkpoint served in `dtype`, by its safetensors headers; None where there are none."""
+    """Sizes of a local checkpoint served in `dtype`, by its safetensors headers; None if there are none."""
     from safetensors import safe_open
 
     counts: dict[str, int] = {}
