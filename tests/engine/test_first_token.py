@@ -1,8 +1,7 @@
-"""A chat that comes upon embeddings alone and is late gets one step with nothing but prefills."""
+"""A chat that comes upon embeddings alone gets one step with nothing but prefills."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from bare_scheduler import answer, make_scheduler, request
@@ -30,45 +29,46 @@ def step(scheduler) -> dict[str, int]:
     return output.num_scheduled_tokens
 
 
-def chat(name: str, length: int, waited_s: float):
-    late = request(name, length, generate(16))
-    late.arrival_time = time.time() - waited_s
-    return late
+def chat(name: str, length: int):
+    return request(name, length, generate(16))
 
 
-def test_late_chats_have_a_step_alone_and_then_embeddings_have_theirs_again(tiny_model: Path):
+def test_chats_have_a_step_alone_and_then_embeddings_have_theirs_again(tiny_model: Path):
     scheduler = burst(tiny_model)
-    scheduler.add_request(chat("g0", 16, 2.0))
-    scheduler.add_request(chat("g1", 24, 0.0))
+    scheduler.add_request(chat("g0", 16))
+    scheduler.add_request(chat("g1", 24))
     assert step(scheduler) == {"g0": 16, "g1": 24}
     assert step(scheduler) == {"g0": 1, "g1": 1, "e2": 52, "e3": 12}
 
 
-def test_one_that_has_just_come_shares_the_step(tiny_model: Path):
+def test_beside_a_decode_a_step_is_full(tiny_model: Path):
     scheduler = burst(tiny_model)
-    scheduler.add_request(chat("g", 16, 0.0))
-    assert sum(step(scheduler).values()) == 64
+    scheduler.add_request(chat("g0", 16))
+    assert step(scheduler) == {"g0": 16}
+    scheduler.add_request(chat("g1", 16))
+    assert sum(step(scheduler).values()) == 65
 
 
 def test_without_a_target_or_a_bound_every_step_is_full(tiny_model: Path):
     for orthrus, tokens in (({"policy_options": {"ttft_target_s": 0}}, 64), ({"mixed_step_tokens": 0}, 128)):
         scheduler = burst(tiny_model, orthrus=orthrus)
-        scheduler.add_request(chat("g", 16, 2.0))
+        scheduler.add_request(chat("g", 16))
         assert sum(step(scheduler).values()) == tokens
 
 
-def test_a_prompt_longer_than_a_step_fills_it_and_goes_on_as_any_other(tiny_model: Path):
+def test_a_prompt_longer_than_a_step_shares_it_as_any_other(tiny_model: Path):
     scheduler = burst(tiny_model)
-    scheduler.add_request(chat("g", 100, 2.0))
-    assert step(scheduler) == {"g": 64}
-    assert sum(step(scheduler).values()) == 64
+    scheduler.add_request(chat("g", 100))
+    held = step(scheduler)
+    assert sum(held.values()) == 64
+    assert held["e2"] > 0
 
 
 def test_one_that_does_not_start_shortens_one_step_only(tiny_model: Path):
     scheduler = burst(tiny_model)
-    scheduler.add_request(chat("g", 16, 2.0))
-    first_token = FirstToken(scheduler, PolicyOptions())
+    scheduler.add_request(chat("g", 16))
+    first_token = FirstToken(scheduler, PolicyOptions(), scheduler._outlook)
     assert [first_token.tokens(64) for _ in range(3)] == [16, 64, 64]
     scheduler.finish_requests(["g"], RequestStatus.FINISHED_ABORTED)
-    scheduler.add_request(chat("next", 10, 2.0))
+    scheduler.add_request(chat("next", 10))
     assert [first_token.tokens(64) for _ in range(2)] == [10, 64]

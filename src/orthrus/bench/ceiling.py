@@ -128,6 +128,7 @@ def main(kind: str, device: str, dtype: str) -> None:
         os.sched_setaffinity(0, {int(device)})
     where = "cpu" if kind == "cpu" else "cuda"
     side, size = MATRIX[kind], BYTES[kind]
+    # "auto" is the checkpoint's own dtype: bfloat16, as most are.
     left = torch.randn(side, side, device=where).to(getattr(torch, dtype, torch.bfloat16))
     long = torch.ones(size // 4, dtype=torch.float32, device=where)
 

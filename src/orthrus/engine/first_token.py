@@ -6,38 +6,43 @@ came; while nothing decodes, a step of its own costs the embeddings no more than
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
-from orthrus.engine.outlook import waited_s
 from orthrus.policy.registry import POLICIES
 from orthrus.policy.work import Kind
 
 if TYPE_CHECKING:
+    from orthrus.engine.outlook import Outlook
     from orthrus.engine.scheduler import MixedScheduling
     from orthrus.policy.options import PolicyOptions
+    from orthrus.policy.work import WorkItem
 
 
 class FirstToken:
-    """Cuts a step to the waiting prefills when they are late; only where steps are bounded (`StepSize`)."""
+    """Cuts a step to the waiting prefills; with a TTFT target only, where steps are bounded (`StepSize`)."""
 
-    def __init__(self, scheduler: MixedScheduling, options: PolicyOptions) -> None:
+    def __init__(self, scheduler: MixedScheduling, options: PolicyOptions, outlook: Outlook) -> None:
         self._waiting = scheduler.real_waiting
-        self._options = options
+        self._outlook = outlook
         is_bounded = bool(scheduler.settings.mixed_step_tokens)
-        self._is_on = is_bounded and "ttft_target_s" in POLICIES[scheduler.mix_policy.name].uses
+        has_target = "ttft_target_s" in POLICIES[scheduler.mix_policy.name].uses and options.ttft_target_s > 0
+        self._is_on = is_bounded and has_target
         self._last: str | None = None
 
     def tokens(self, step: int) -> int:
         """The token budget of the next step, at most `step`; ask only while no generation runs.
 
-        If the first one that waits is late, it is what the waiting prefills need. That happens once for
-        each first one: if it cannot start, the next step is whole again.
+        It is what the waiting prefills need, where that is less. That happens once for each that is first
+        among them: if it cannot start, the next step is whole again.
         """
-        waiting = self._waiting
-        first = waiting.first_generation() if self._is_on else None
-        if first is None or first.request_id == self._last:
-            return step
-        if not self._options.is_late(waited_s(first)):
+        first = self._waiting.first_generation() if self._is_on else None
+        needed = self._waiting.kinds[Kind.PREFILL].remaining
+        if first is None or first.request_id == self._last or needed >= step:
             return step
         self._last = first.request_id
-        return min(step, waiting.kinds[Kind.PREFILL].remaining)
+        return needed
+
+    def wait_s(self, item: WorkItem) -> float:
+        """For a StepView: how long a request has waited, and for ever where it has had a step cut for it."""
+        return inf if item.request_id == self._last else self._outlook.wait_s(item)

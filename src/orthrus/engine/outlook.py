@@ -17,11 +17,6 @@ NEWEST_WEIGHT = 0.1
 """Weight of the newest generation in the running mean of output lengths."""
 
 
-def waited_s(request: Request) -> float:
-    """Seconds since the request arrived."""
-    return max(0.0, time.time() - request.arrival_time)
-
-
 class Outlook:
     """Estimates for the options `count_decode` and `ttft_target_s`; costs nothing while both are off."""
 
@@ -47,7 +42,7 @@ class Outlook:
 
     def wait_s(self, item: WorkItem) -> float:
         """Seconds since the request arrived, also for one that was preempted after its first token."""
-        return waited_s(self._scheduler.requests[item.request_id])
+        return max(0.0, time.time() - self._scheduler.requests[item.request_id].arrival_time)
 
     def _left(self, request: Request) -> float:
         if request.pooling_params is not None:

@@ -65,7 +65,7 @@ class MixedScheduling(Scheduler):
         self._admission = Admission(self)
         self._reuse = PrefixReuse(self, config)
         self._step_size = StepSize(config.mixed_step_tokens or 0)
-        self._first_token = FirstToken(self, options)
+        self._first_token = FirstToken(self, options, self._outlook)
         integrity.install()
         cpu_wait.install()
         process_end.install()
@@ -131,7 +131,7 @@ class MixedScheduling(Scheduler):
             admit=admission,
             spare=admission.spare_tokens,
             expected_decode_tokens=self._outlook.expected_decode_tokens,
-            wait_s=self._outlook.wait_s,
+            wait_s=self._first_token.wait_s,
         )
         plan = self.mix_policy.plan(view)
         grants = StepGrants(plan)
