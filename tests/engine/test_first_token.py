@@ -72,3 +72,12 @@ def test_one_that_does_not_start_shortens_one_step_only(tiny_model: Path):
     scheduler.finish_requests(["g"], RequestStatus.FINISHED_ABORTED)
     scheduler.add_request(chat("next", 10))
     assert [first_token.tokens(64) for _ in range(2)] == [10, 64]
+
+
+def test_prefills_in_debt_cut_no_step(tiny_model: Path):
+    scheduler = burst(tiny_model)
+    scheduler.add_request(chat("g", 16))
+    first_token = FirstToken(scheduler, PolicyOptions(), scheduler._outlook)
+    for owed, tokens in ((16.0, 64), (15.5, 16)):
+        scheduler.mix_policy._credit = owed
+        assert first_token.tokens(64) == tokens

@@ -24,6 +24,7 @@ class FirstToken:
 
     def __init__(self, scheduler: MixedScheduling, options: PolicyOptions, outlook: Outlook) -> None:
         self._waiting = scheduler.real_waiting
+        self._policy = scheduler.mix_policy
         self._outlook = outlook
         is_bounded = bool(scheduler.settings.mixed_step_tokens)
         has_target = "ttft_target_s" in POLICIES[scheduler.mix_policy.name].uses and options.ttft_target_s > 0
@@ -33,13 +34,15 @@ class FirstToken:
     def tokens(self, step: int) -> int:
         """The token budget of the next step, at most `step`; ask only while no generation runs.
 
-        It is what the waiting prefills need, where that is less. That happens once for each that is first
-        among them: if it cannot start, the next step is whole again.
+        It is what the waiting prefills need, where that is less and they are not in debt. That happens once
+        for each that is first among them: if it cannot start, the next step is whole again.
         """
         first = self._waiting.first_generation() if self._is_on else None
         needed = self._waiting.kinds[Kind.PREFILL].remaining
         if first is None or first.request_id == self._last or needed >= step:
             return step
+        if self._policy.state()["credit_embed"] >= needed:
+            return step  # embeddings are owed that much, so the step would be theirs
         self._last = first.request_id
         return needed
 
