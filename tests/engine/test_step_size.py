@@ -46,7 +46,7 @@ def total(scheduler) -> int:
 
 
 def test_beside_a_generation_a_step_holds_the_bound_and_alone_the_budget(tiny_model: Path):
-    scheduler = scheduler_with(tiny_model, mixed_step_tokens=32)
+    scheduler = scheduler_with(tiny_model, mixed_step_tokens=32, policy_options={"ttft_target_s": 0})
     for i in range(4):
         scheduler.add_request(request(f"e{i}", 60, embed()))
     assert total(scheduler) == 128
