@@ -55,18 +55,14 @@ class RunningPrompts:
 
     def saw(self, output: SchedulerOutput, requests: Mapping[str, Request]) -> None:
         """Take up what this step started and what has not ended since: new and resumed requests."""
-        known = self._known
-        if known is None:
+        if self._known is None:
             return
-        for new in output.scheduled_new_reqs:
-            if (request := requests.get(new.req_id)) is not None:
-                known.append(request)
-        for request_id in output.scheduled_cached_reqs.resumed_req_ids:
-            if (request := requests.get(request_id)) is not None:
-                known.append(request)
+        started = [new.req_id for new in output.scheduled_new_reqs]
+        started += output.scheduled_cached_reqs.resumed_req_ids
+        self._known += [requests[req_id] for req_id in started if req_id in requests]
 
     def ended(self, request: Request) -> None:
-        """Let go of a request now, so that it is freed outside the next step's planning."""
+        """Let go of a request now: the next step may be long in coming."""
         if self._known is not None and request in self._known:
             self._known.remove(request)
 

@@ -17,6 +17,9 @@ from orthrus.policy.work import Kind, Plan, StepView, totals_by_name
 _TIE = 1e-6
 """Tokens this few are none: what rounding leaves of sums that cancel and of a share of whole tokens."""
 
+_URGENT = 0.5
+"""A waiting generation is urgent from this part of the TTFT target on; its prefill takes time as well."""
+
 
 class _Pending(NamedTuple):
     """What settling the last plan needs.
@@ -68,12 +71,11 @@ class IntraBatchScheduler:
         prefill = Cursor(Kind.PREFILL, view.prefill, view.admit, options.prefill_chunk or sys.maxsize)
         both_work = embed_left > 0 and prefill_left > 0
         credit = self._credit if both_work else 0.0
-        # A late prefill may run at most one budget into debt, so embeddings wait for it but never starve.
+        target = options.ttft_target_s
+        # An urgent prefill starts no chunk from one budget of debt on: embeddings are late but never starve.
         first = prefill.item
-        is_late = (
-            options.ttft_target_s and both_work and first is not None and options.is_late(view.wait_s(first))
-        )
-        borrow = view.budget if is_late else -sys.maxsize
+        is_urgent = target and both_work and first is not None and view.wait_s(first) >= _URGENT * target
+        borrow = view.budget if is_urgent else -sys.maxsize
         decode = view.decode_tokens if options.count_decode else 0
         credit += decode * share
         embed_contested, prefill_contested = 0, decode

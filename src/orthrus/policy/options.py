@@ -7,9 +7,6 @@ from typing import Any
 
 DAY_S = 86_400
 
-_LATE = 0.5
-"""A waiting generation is late from this part of the TTFT target on; its prefill takes time as well."""
-
 
 class OptionError(ValueError):
     """A policy option has a value that is not allowed; the message names field, value and range."""
@@ -47,10 +44,6 @@ class PolicyOptions:
         if not isinstance(self.count_decode, bool):
             raise OptionError("count_decode", self.count_decode, "true or false")
         _number("ttft_target_s", self.ttft_target_s, 0, DAY_S, " (seconds)")
-
-    def is_late(self, wait_s: float) -> bool:
-        """Whether a generation that has waited this long for its prefill goes before embeddings."""
-        return self.ttft_target_s > 0 and wait_s >= _LATE * self.ttft_target_s
 
 
 def _integer(field: str, value: Any, least: int) -> None:
