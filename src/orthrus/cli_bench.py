@@ -37,6 +37,9 @@ Goodput = Annotated[
     list[str] | None,
     typer.Option(help="Goal KEY:MILLISECONDS; keys ttft, tpot, e2el, embed_e2el. May be repeated."),
 ]
+Topologies = Annotated[
+    list[str] | None, typer.Option(help="Only these of the spec's topologies, by label. May be repeated.")
+]
 Metrics = Annotated[str, typer.Option(help="Generation metrics to show: of ttft, tpot, itl, e2el.")]
 Percentiles = Annotated[str, typer.Option(help="Percentiles to compute and show.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the results (default: out/NAME).")]
@@ -62,6 +65,7 @@ def told() -> Iterator[None]:
 @app.command()
 def run(
     path: Annotated[Path, typer.Argument(metavar="SPEC.yaml", help="The benchmark.")],
+    topology: Topologies = None,
     model: Model = None,
     dtype: Dtype = None,
     seconds: Seconds = None,
@@ -93,6 +97,7 @@ def run(
             request_rate=request_rate,
             burstiness=burstiness,
             goodput=parse_goodput(goodput) if goodput else None,
+            topologies=topology,
         )
         metrics, percentiles = chosen(percentile_metrics, metric_percentiles)
         measure(spec, out or Path("out") / spec.name, metrics, percentiles, resume, ceiling, dry_run)

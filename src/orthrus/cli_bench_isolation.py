@@ -34,15 +34,8 @@ def isolation(
 
     console = Console()
     try:
-        spec = override(load_spec(path), dtype=dtype, repetitions=repetitions)
+        spec = override(load_spec(path), dtype=dtype, repetitions=repetitions, topologies=topology)
         figures.check(spec)
-        if topology:
-            names = {item.name for item in spec.topologies}
-            if unknown := sorted(set(topology) - names):
-                raise SpecError(f"--topology {', '.join(unknown)}: the spec has {', '.join(sorted(names))}")
-            spec = spec.model_copy(
-                update={"topologies": [item for item in spec.topologies if item.name in topology]}
-            )
         folder = out or Path("out") / spec.name
         _, failures = perform(spec, folder, console, resume=resume, percentiles=(50.0, 99.0))
     except SpecError as error:

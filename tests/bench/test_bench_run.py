@@ -117,6 +117,11 @@ def test_overrides_change_every_load_they_fit():
     assert [workload.name for workload in found.expanded()] == ["mix-0.25", "mix-0.75"]
 
 
+def test_only_the_topologies_that_were_asked_for_are_kept():
+    found = override(spec("http://a:1", "http://b:1", "http://c:1"), topologies=["s2", "s0"])
+    assert [topology.name for topology in found.topologies] == ["s0", "s2"]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -124,6 +129,7 @@ def test_overrides_change_every_load_they_fit():
         ({"request_rate": 1.0}, "the spec has no open load"),
         ({"repetitions": 0}, "greater than or equal to 1|greater than 0"),
         ({"goodput": {"x": 1.0}}, "x: 1 is not allowed"),
+        ({"topologies": ["vllm"]}, "--topology vllm: the spec has "),
     ],
 )
 def test_overrides_that_cannot_be(changes, message):

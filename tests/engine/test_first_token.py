@@ -74,10 +74,9 @@ def test_one_that_does_not_start_shortens_one_step_only(tiny_model: Path):
     assert [first_token.tokens(64) for _ in range(2)] == [10, 64]
 
 
-def test_prefills_in_debt_cut_no_step(tiny_model: Path):
-    scheduler = burst(tiny_model)
-    scheduler.add_request(chat("g", 16))
-    first_token = FirstToken(scheduler, PolicyOptions(), scheduler._outlook)
-    for owed, tokens in ((16.0, 64), (15.5, 16)):
+def test_prefills_in_debt_cut_no_step_but_have_half_of_it(tiny_model: Path):
+    for owed, scheduled in ((40.0, {"g": 40, "e2": 24}), (39.5, {"g": 40}), (64.0, {"g": 32, "e2": 32})):
+        scheduler = burst(tiny_model)
+        scheduler.add_request(chat("g", 40))
         scheduler.mix_policy._credit = owed
-        assert first_token.tokens(64) == tokens
+        assert step(scheduler) == scheduled

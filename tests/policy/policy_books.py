@@ -176,23 +176,28 @@ class Books:
             self.owed = self.opportunity = 0.0
 
     def _contested(self, step: Step, share: float) -> Counter[Kind]:
-        """Tokens planned up to the moment when a kind is used up or its head refused.
+        """Tokens planned and charged up to the moment when a kind is used up or its head refused.
 
-        A head is asked when its kind's turn comes: the other kind's chunk out of turn tells when.
+        A head is asked when its kind's turn comes: the other kind's chunk out of turn tells when. What an
+        urgent prefill has of its half of a step, once the debt is at its bound, is not charged.
         """
         contested: Counter[Kind] = Counter()
+        ran: Counter[Kind] = Counter()
         left = dict(step.work)
         owed = self.owed
         for kind, tokens in step.chunks:
             if not all(left.values()):
                 break
-            if kind is not self._turn(step, owed, left):
+            is_free = step.urgent and owed >= step.budget and ran[PREFILL] < step.budget // 2
+            if kind is not (PREFILL if is_free else self._turn(step, owed, left)):
                 if OTHER[kind] in step.refused:
                     break
                 self.out_of_turn += 1
-            contested[kind] += tokens
             left[kind] -= tokens
-            owed += tokens * share if kind is PREFILL else -tokens * (1 - share)
+            ran[kind] += tokens
+            if not is_free:
+                contested[kind] += tokens
+                owed += tokens * share if kind is PREFILL else -tokens * (1 - share)
         return contested
 
     def _turn(self, step: Step, owed: float, left: dict[Kind, int]) -> Kind:

@@ -211,22 +211,34 @@ def test_decode_tokens_count_as_generation_only_on_request():
     assert run(count_decode=True) == (20, pytest.approx(0))
 
 
-def test_ttft_target_puts_prefill_first_and_embeddings_get_it_back():
-    policy = ibs(embed_chunk=10, prefill_chunk=10, ttft_target_s=1.0)
+def test_ttft_target_puts_prefill_first_up_to_a_budget_of_debt_and_then_in_half_of_each_step():
+    policy = ibs(embed_chunk=100, ttft_target_s=1.0)
     late = view(100, queue(EMBED, 900), queue(PREFILL, 300), wait_s=0.6)
     calm = view(100, queue(EMBED, 900), queue(PREFILL, 300), wait_s=0.4)
-    assert tokens(policy.plan(calm)) == {EMBED: 70, PREFILL: 30}
-    first = policy.plan(late)
-    assert tokens(first) == {EMBED: 0, PREFILL: 100}
-    policy.settle(tokens(first))
-    assert policy.state()["credit_embed"] == pytest.approx(75)
-    total = tokens(first)
-    for _ in range(20):  # late for ever: the debt is bounded, so embeddings keep their share in the long run
-        plan = policy.plan(late)
+
+    def step(view):
+        ran = tokens(policy.plan(view))
+        policy.settle(ran)
+        return ran[EMBED], policy.state()["credit_embed"]
+
+    assert tokens(policy.plan(calm)) == {EMBED: 100, PREFILL: 0}
+    assert [step(late) for _ in range(5)] == [(0, 75), (0, 150), (50, 137.5), (50, 125), (50, 112.5)]
+    assert [step(late) for _ in range(3)] == [(50, 100), (50, 87.5), (0, 162.5)]
+    for _ in range(3):  # not late any more: the debt is paid back
+        assert step(calm)[0] == 100
+    assert policy.state()["credit_embed"] == 87.5
+
+
+def test_a_late_chat_does_not_wait_until_the_debt_of_an_earlier_one_is_paid():
+    """A prompt of 1000 upon 16 times 485 leaves two steps of debt; it is cancelled, and a chat waits."""
+    policy = ibs(ttft_target_s=0.5)
+    for prefill in (1000, 744):
+        plan = policy.plan(view(256, queue(EMBED, 7760), queue(PREFILL, prefill), wait_s=1.0))
+        assert tokens(plan) == {EMBED: 0, PREFILL: 256}
         policy.settle(tokens(plan))
-        total = {kind: total[kind] + count for kind, count in tokens(plan).items()}
-    assert total[EMBED] / sum(total.values()) == pytest.approx(0.75, abs=0.07)
-    assert policy.state()["credit_embed"] <= 110
+    assert policy.state()["credit_embed"] > 400
+    plan = policy.plan(view(256, queue(EMBED, 7760), queue(PREFILL, 20), wait_s=0.3))
+    assert tokens(plan) == {EMBED: 236, PREFILL: 20}
 
 
 def test_a_credit_never_exceeds_the_largest_opportunity_whatever_the_engine_runs():

@@ -1,6 +1,7 @@
 """IBS against independent books, over random runs with arrivals, aborts, refusals and short steps."""
 
 import random
+from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,7 +46,7 @@ def engine_for(options, slots=1_000_000):
 @given(loads, st.one_of(paper, targets), slots)
 @settings(max_examples=200, deadline=None)
 def test_every_contested_opportunity_goes_to_the_kind_that_is_owed_more(load, options, slots):
-    """A waiting prefill past half of its target goes first until embeddings are owed a budget."""
+    """A prefill past half of its target goes first until a budget is owed, then in half a step."""
     books = Books(options)
     for step in load.run(engine_for(options, slots)):
         books.record(step)
@@ -60,14 +61,31 @@ def test_contested_tokens_stay_within_one_opportunity_of_the_sum_of_ideal_shares
     A kind takes an opportunity of n <= M tokens only while it is owed nothing or more, and is then owed
     n * (1 - its share) <= M less. So each opportunity moves what is owed towards zero, or past zero by at
     most M, whatever the share of its step. An urgent prefill is taken while embeddings are owed less than
-    a budget: then M is one budget more. Where a step runs less than planned, tokens that would have cancelled
-    each other may be missing; the rules cut what is then owed to one opportunity, or to what was owed
-    before if that is more, and the books do the same. They never cut after a step that ran in full.
+    a budget, or for nothing: then M is one budget more. Where a step runs less than planned, tokens that
+    would have cancelled each other may be missing; the rules cut what is then owed to one opportunity, or to
+    what was owed before if that is more, and the books do the same. They never cut after a step that ran in
+    full.
     """
     books = Books(options)
     for step in load.run(engine_for(options, slots)):
         books.record(step)
         assert abs(books.owed) <= books.opportunity + NOTHING
+
+
+@given(loads, targets, slots)
+@settings(max_examples=100, deadline=None)
+def test_an_urgent_prefill_gets_half_of_each_step_and_leaves_half_once_embeddings_are_owed_a_budget(
+    load, options, slots
+):
+    books = Books(options)
+    for step in load.run(engine_for(options, slots)):
+        half = step.budget // 2
+        planned = Counter(kind for kind, tokens in step.chunks for _ in range(tokens))
+        if step.urgent and PREFILL not in step.refused:
+            assert planned[PREFILL] >= min(half, step.work[PREFILL])
+        if step.urgent and books.owed >= step.budget + half and EMBED not in step.refused:
+            assert planned[EMBED] >= min(step.budget - half, step.work[EMBED])
+        books.record(step)
 
 
 @given(seeds, paper, st.integers(1, 200), st.integers(1, 300), rates)

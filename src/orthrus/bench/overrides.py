@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -22,11 +23,13 @@ def override(
     request_rate: float | None = None,
     burstiness: float | None = None,
     goodput: dict[str, float] | None = None,
+    topologies: Sequence[str] | None = None,
 ) -> Spec:
     """The spec with what is given in place of its own; SpecError when that cannot be.
 
     `seconds` and `num_prompts` bound every load; `max_concurrency` changes every closed load, `request_rate`
-    and `burstiness` every open one. A load that then equals an earlier one is dropped.
+    and `burstiness` every open one. A load that then equals an earlier one is dropped. `topologies` are the
+    names of those to keep, in the spec's order.
     """
     if seconds is not None and num_prompts is not None:
         raise SpecError("--seconds and --num-prompts bound the same thing; give one")
@@ -51,6 +54,12 @@ def override(
     document = spec.model_dump(mode="json") | {k: v for k, v in changes.items() if v is not None}
     if dtype is not None:
         document["server"]["dtype"] = dtype
+    if topologies:
+        names = [item.name for item in spec.topologies]
+        if unknown := sorted(set(topologies) - set(names)):
+            raise SpecError(f"--topology {', '.join(unknown)}: the spec has {', '.join(sorted(names))}")
+        kept = zip(names, document["topologies"], strict=True)
+        document["topologies"] = [item for name, item in kept if name in topologies]
     try:
         return Spec.model_validate(document | {"load": loads})
     except ValidationError as error:

@@ -41,11 +41,10 @@ class FirstToken:
         needed = self._waiting.kinds[Kind.PREFILL].remaining
         if first is None or first.request_id == self._last or needed >= step:
             return step
-        if self._policy.state()["credit_embed"] >= needed:
-            return step  # embeddings are owed that much, so the step would be theirs
         self._last = first.request_id
-        return needed
+        is_owed = self._policy.state()["credit_embed"] >= needed  # half of a short step would be embeddings'
+        return step if is_owed else needed
 
     def wait_s(self, item: WorkItem) -> float:
-        """For a StepView: how long a request has waited, and for ever where it has had a step cut for it."""
+        """For a StepView: how long a request has waited, and for ever where it was to have a step alone."""
         return inf if item.request_id == self._last else self._outlook.wait_s(item)

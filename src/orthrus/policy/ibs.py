@@ -24,8 +24,8 @@ _URGENT = 0.5
 class _Pending(NamedTuple):
     """What settling the last plan needs.
 
-    `contested` are the tokens of embeddings and of generation granted while both kinds could take work, or
-    None if that held for the whole step.
+    `contested` are the tokens of embeddings and of generation granted while both kinds could take work and
+    not for nothing, or None if that held for the whole step.
     """
 
     embed_share: float
@@ -44,6 +44,8 @@ class IntraBatchScheduler:
     - Tokens given to one kind while the other cannot take any (refused, at its bound, used up) are free:
       a kind neither owes for what nobody else could use, nor saves up while it is shut out.
     - A credit never exceeds the largest opportunity so far, whatever the engine made of the plans.
+    - With a TTFT target the first prefill is urgent once it has waited for half of it. Prefills then go first
+      until they owe a budget; from then on up to half of a step is theirs first, and free.
     - Equal credits and equal remaining work: generation first.
     """
 
@@ -72,10 +74,11 @@ class IntraBatchScheduler:
         both_work = embed_left > 0 and prefill_left > 0
         credit = self._credit if both_work else 0.0
         target = options.ttft_target_s
-        # An urgent prefill starts no chunk from one budget of debt on: embeddings are late but never starve.
+        # Urgent prefills go first up to one budget of debt, then in half of each step: neither kind starves.
         first = prefill.item
         is_urgent = target and both_work and first is not None and view.wait_s(first) >= _URGENT * target
         borrow = view.budget if is_urgent else -sys.maxsize
+        half_done = prefill_left - (view.budget // 2 if is_urgent else 0)
         decode = view.decode_tokens if options.count_decode else 0
         credit += decode * share
         embed_contested, prefill_contested = 0, decode
@@ -84,6 +87,7 @@ class IntraBatchScheduler:
         chunks = plan.chunks
         budget = view.budget
         contested: tuple[int, int] | None = None
+        any_free = False
         spare = False
         while True:
             while budget > 0:
@@ -93,6 +97,11 @@ class IntraBatchScheduler:
                     budget -= prefill.take(budget, spare, chunks)
                 elif prefill.item is None:
                     budget -= embed.take(budget, spare, chunks)
+                elif credit >= borrow and prefill_left > half_done:
+                    tokens = prefill.take(min(budget, prefill_left - half_done), spare, chunks)
+                    budget -= tokens
+                    prefill_left -= tokens
+                    any_free = True
                 elif credit >= borrow and (credit > _TIE or (credit >= -_TIE and embed_left > prefill_left)):
                     tokens = embed.take(budget, spare, chunks)
                     budget -= tokens
@@ -107,7 +116,7 @@ class IntraBatchScheduler:
                     credit += tokens * share
             if spare:
                 break
-            if embed.item is None or prefill.item is None:
+            if any_free or embed.item is None or prefill.item is None:
                 contested = (embed_contested, prefill_contested)
             if budget > 0 or view.budget <= 0:
                 break
