@@ -55,6 +55,22 @@ def test_figures_over_no_steps_are_none_and_explained():
     assert summary.notes == ()
 
 
+def test_the_longest_pause_lasts_until_the_step_that_ends_it():
+    steps = [
+        step(0, 50, 0, 0, 500, 40),
+        step(1, 50, 0, 0, 450, 40),
+        step(2, 50, 20, 0, 400, 40),  # prefills have waited for two seconds
+        step(3, 50, 0, 0, 350, 20),
+        step(4, 0, 20, 0, 300, 20),
+        step(5, 0, 0, 9, 0, 0),  # the embeddings were aborted
+        step(9, 0, 0, 9, 0, 0),  # nothing waits, so nothing pauses
+        step(10, 0, 0, 9, 8, 0),
+        step(12, 0, 0, 9, 8, 0),  # still waiting at the end
+    ]
+    assert summarize(steps).longest_pause_s == {"embed": 2, "prefill": 2}
+    assert summarize(STEPS).longest_pause_s == {"embed": 0, "prefill": 0}
+
+
 def test_a_step_in_which_a_kind_could_not_start_is_not_contended():
     shut_out = STEPS[1] | {"refused": {"prefill": "sequence_slots"}}
     summary = summarize([STEPS[0], shut_out])

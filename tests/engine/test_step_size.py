@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bare_scheduler import make_scheduler, request
+from bare_scheduler import answer, make_scheduler, request
 from engine_driver import embed, generate
 
 from orthrus.engine import step_size
@@ -21,7 +21,7 @@ def clock(monkeypatch):
 
 
 def test_small_from_a_generation_until_some_time_after_it(clock):
-    size = StepSize(256)
+    size = StepSize(256, 0)
     assert size.tokens(2048, 0, False) == 2048
     assert size.tokens(2048, 8, True) == 264
     clock[0] += RECENT_S - 0.1
@@ -33,8 +33,31 @@ def test_small_from_a_generation_until_some_time_after_it(clock):
 
 
 def test_never_more_than_the_engine_may_run_and_zero_is_no_bound(clock):
-    small, off = StepSize(256), StepSize(0)
+    small, off = StepSize(256, 0), StepSize(0, 0)
     assert (small.tokens(128, 100, True), off.tokens(2048, 100, True)) == (128, 2048)
+
+
+def test_an_itl_target_shortens_steps_with_decodes_only(clock):
+    size = StepSize(256, 0.2)
+    assert size.tokens(2048, 8, True) == 264
+    size.ran(256)
+    clock[0] += 0.4
+    assert size.tokens(2048, 8, True) == 8 + 128
+    assert size.tokens(2048, 0, True) == 256
+    clock[0] += RECENT_S
+    assert size.tokens(2048, 0, False) == 2048
+
+
+def test_without_a_bound_an_itl_target_holds_alone(clock):
+    size = StepSize(0, 0.2)
+    assert size.tokens(2048, 8, True) == 2048
+    size.ran(2040)
+    size.saw_generation()  # the last step's time is not known any more
+    clock[0] += 0.4
+    assert size.tokens(2048, 8, True) == 2048
+    size.ran(2040)
+    clock[0] += 0.3
+    assert size.tokens(2048, 8, True) == 8 + 1360
 
 
 def scheduler_with(tiny_model: Path, **orthrus):
@@ -53,6 +76,21 @@ def test_beside_a_generation_a_step_holds_the_bound_and_alone_the_budget(tiny_mo
     scheduler.add_request(request("g", 8, generate(16)))
     assert total(scheduler) == 32
     assert scheduler.max_num_scheduled_tokens == 128
+
+
+def test_slow_steps_become_short_where_there_is_an_itl_target(tiny_model: Path, clock):
+    scheduler = scheduler_with(tiny_model, mixed_step_tokens=0, itl_target_s=0.1)
+    scheduler.add_request(request("g", 8, generate(16)))
+    answer(scheduler, scheduler.schedule())
+    for i in range(4):
+        scheduler.add_request(request(f"e{i}", 400, embed()))
+    held = []
+    for _ in range(6):
+        output = scheduler.schedule()
+        answer(scheduler, output)
+        held.append(output.total_num_scheduled_tokens)
+        clock[0] += 0.02 + 0.002 * (held[-1] - 1)  # 40 prompt tokens fit
+    assert held == [128, 64, 44, 41, 41, 41]
 
 
 @pytest.mark.parametrize(

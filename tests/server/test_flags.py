@@ -58,6 +58,11 @@ def refusal(monkeypatch, capsys, *argv):
         (["--embed-bias", "nan"], "--embed-bias: nan is not a number"),
         (["--max-embed-share", "1.5"], "--max-embed-share: 1.5 is not a number from 0.001 to 1"),
         (["--ttft-target-s", "-1"], "--ttft-target-s: -1 is not a number from 0 to 86400 (seconds)"),
+        (["--itl-target-s", "-1"], "error: itl_target_s: Input should be greater than or equal to 0"),
+        (
+            ["--policy", "homogeneous", "--itl-target-s", "1"],
+            "itl_target_s needs steps that hold both kinds: policy ibs or fcfs",
+        ),
         (["--prefix-sums-mib", "-1"], "error: prefix_sums_mib: Input should be greater than or equal to 0"),
         (["--max-open-requests", "0"], "not a whole number of at least 1"),
         (["--max-request-bytes", "-1"], "not a whole number of at least 1"),

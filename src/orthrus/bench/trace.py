@@ -70,8 +70,9 @@ class TraceSummary:
     `mixed_steps` the share of steps with embeddings and generation. `share_error` and
     `max_share_error_tokens` compare embeddings with their ideal share of the tokens that were given out
     while both kinds had work that could start (paper, section 4.2): the relative difference of the totals,
-    and the largest difference at any moment in tokens. A figure over no steps at all is None, and `notes`
-    say why.
+    and the largest difference at any moment in tokens. `longest_pause_s` is, for each kind, the longest time
+    for which it had prompt tokens to compute and was given none. A figure over no steps at all is None, and
+    `notes` say why.
 
     The ideal share of a step is the one that its policy aimed at, `credits.embed_share`: only that one knows
     of --embed-bias and --count-decode. Policies that write none are held to the paper's, embeddings' part of
@@ -89,6 +90,7 @@ class TraceSummary:
     ideal_embed_share: float | None
     share_error: float | None
     max_share_error_tokens: float | None
+    longest_pause_s: dict[str, float]
     notes: tuple[str, ...] = ()
 
 
@@ -156,6 +158,7 @@ def summarize(steps: Sequence[Step]) -> TraceSummary:
         ideal_embed_share=ideal / given if contended else None,
         share_error=abs(embed - ideal) / given if contended else None,
         max_share_error_tokens=worst if contended else None,
+        longest_pause_s={kind: _longest_pause(steps, kind) for kind in ("embed", "prefill")},
         notes=tuple(notes),
     )
 
@@ -177,6 +180,18 @@ def _shares(contended: Iterable[Step]) -> tuple[float, float, float, float]:
         ideal += step_given * step["credits"].get("embed_share", ratio)
         worst = max(worst, abs(embed - ideal))
     return embed, ideal, given, worst
+
+
+def _longest_pause(steps: Iterable[Step], kind: str) -> float:
+    longest, since = 0.0, None
+    for step in steps:
+        if since is not None:
+            longest = max(longest, step["time"] - since)
+        if step["tokens"][kind] or not step["remaining"][kind]:
+            since = None
+        elif since is None:
+            since = step["time"]
+    return longest
 
 
 def _mean(values: Iterable[float]) -> float | None:

@@ -41,7 +41,7 @@ def plot_trace(steps: Sequence[Step], path: Path, title: str) -> None:
     queues.set_xlabel("seconds")
     for axis in (tokens, credit, queues):
         if axis.get_legend_handles_labels()[1]:
-            axis.legend(loc="upper right", fontsize="small")
+            axis.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")  # beside it: hides no peak
     figure.suptitle(title)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from orthrus.engine import checkpoint, compat, cpu_cores, cpu_dtype, cpu_memory
 from orthrus.engine.slots import default_embed_slots
 from orthrus.engine.step_size import CPU_PROMPT_TOKENS
-from orthrus.policy.options import PolicyOptions
+from orthrus.policy.options import DAY_S, PolicyOptions
 from orthrus.policy.registry import POLICIES, make
 from orthrus.pooling.buffered import load_function
 from orthrus.pooling.heads import Head
@@ -71,6 +71,7 @@ class OrthrusConfig(BaseModel):
     embed_slots: int | None = Field(default=None, ge=0)
     generation_slots: int | None = None
     mixed_step_tokens: int | None = Field(default=None, ge=0)
+    itl_target_s: float = Field(default=0.0, ge=0, le=DAY_S, allow_inf_nan=False)
     batch_invariant: bool = False
     trace_steps: str | None = None
     kv_from_free: bool = False
@@ -80,6 +81,8 @@ class OrthrusConfig(BaseModel):
         if self.policy not in POLICIES:
             raise ValueError(f"unknown policy {self.policy!r}; allowed: {', '.join(sorted(POLICIES))}")
         make(self.policy, PolicyOptions(**self.policy_options))  # refuses what this policy does not use
+        if self.itl_target_s and self.policy == "homogeneous":
+            raise ValueError("itl_target_s needs steps that hold both kinds: policy ibs or fcfs")
         for name in (*self.allowed_pooling, *([self.pooling] if self.pooling else [])):
             Head.parse(name)
         if self.pooling_function and not self.pooling_buffer_tokens:

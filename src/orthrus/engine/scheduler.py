@@ -64,7 +64,7 @@ class MixedScheduling(Scheduler):
         self._unsettled: Callable[[], None] | None = None
         self._admission = Admission(self)
         self._reuse = PrefixReuse(self, config)
-        self._step_size = StepSize(config.mixed_step_tokens or 0)
+        self._step_size = StepSize(config.mixed_step_tokens or 0, config.itl_target_s)
         self._first_token = FirstToken(self, options, self._outlook)
         integrity.install()
         cpu_wait.install()
@@ -158,6 +158,7 @@ class MixedScheduling(Scheduler):
         self._follow_prompts(output)
         self._admission.end_step()
         scheduled = grants.by_kind(output.num_scheduled_tokens)
+        self._step_size.ran(sum(scheduled.values()))
         scheduled[Kind.DECODE] = output.total_num_scheduled_tokens - sum(scheduled.values())
         self.mix_policy.settle(scheduled)
         if self._recorder.enabled:

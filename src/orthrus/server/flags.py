@@ -85,6 +85,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         f" (default: {CPU_PROMPT_TOKENS} with ibs on CPU, else 0)",
     )
     group.add_argument(
+        "--itl-target-s",
+        type=float,
+        default=OrthrusConfig().itl_target_s,
+        help="inter-token latency to aim at beside embeddings, in seconds: shortens steps; 0: no target",
+    )
+    group.add_argument(
         "--batch-invariant",
         action="store_true",
         help="on CPU, in bfloat16: the same bits for a prompt whatever shares its steps, at slower attention "
@@ -154,6 +160,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         matryoshka=args.matryoshka,
         embed_slots=args.embed_slots,
         mixed_step_tokens=args.mixed_step_tokens,
+        itl_target_s=args.itl_target_s,
         batch_invariant=args.batch_invariant,
         prefix_sums_mib=args.prefix_sums_mib,
         pooling_function=args.pooling_function,
