@@ -116,7 +116,7 @@ def measure(scheduler: TimedMixed, mixed_step_tokens: int) -> tuple[float, float
     ours, theirs, after = [], [], []
     for step in range(WARM_UP + STEPS):
         if step == WARM_UP:  # whole budgets have filled the house by now
-            scheduler._step_size = StepSize(mixed_step_tokens)
+            scheduler._step_size = StepSize(mixed_step_tokens, itl_target_s=0)
         INSIDE.clear()
         output = None  # freeing the last one takes time, too, and is nobody's part of this step
         start = time.perf_counter()
