@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -57,7 +58,7 @@ PARTS = {
 
 def group_of(operator: str) -> str:
     name = operator.lower()
-    return next((group for group, parts in GROUPS.items() if any(p in name for p in parts)), "other operators")
+    return next((group for group, parts in GROUPS.items() if any(p in name for p in parts)), "the others")
 
 
 def time_parts(core: Any, spent: Counter[str]) -> None:
@@ -131,10 +132,12 @@ def main() -> None:
     spent: Counter[str] = Counter()
     time_parts(engine.engine_core.engine_core, spent)
     found = {rows: measure(engine, spent, rows) for rows in ARGS.rows}
-    print("| ms of a step | " + " | ".join(f"{rows} streams" for rows in found) + " |")
-    print("|---|" + "---:|" * len(found))
+    lines = ["| ms of a step | " + " | ".join(f"{rows} streams" for rows in found) + " |"]
+    lines.append("|---|" + "---:|" * len(found))
     for name in next(iter(found.values())):
-        print(f"| {name} | " + " | ".join(f"{each.get(name, 0.0):.1f}" for each in found.values()) + " |")
+        cells = " | ".join(f"{each.get(name, 0.0):.1f}" for each in found.values())
+        lines.append(f"| {name} | {cells} |")
+    sys.stdout.write("\n".join(lines) + "\n")
     if ARGS.save:
         ARGS.save.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
