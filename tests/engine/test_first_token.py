@@ -80,3 +80,13 @@ def test_prefills_in_debt_cut_no_step_but_have_half_of_it(tiny_model: Path):
         scheduler.add_request(chat("g", 40))
         scheduler.mix_policy._credit = owed
         assert step(scheduler) == scheduled
+
+
+def test_no_two_steps_running_are_cut_for_chats_alone(tiny_model: Path):
+    """Chats of a single token never decode, so each of them would have a step of its own for ever."""
+    scheduler = burst(tiny_model)
+    held = []
+    for i in range(4):
+        scheduler.add_request(request(f"g{i}", 16, generate(1)))
+        held.append(step(scheduler))
+    assert held == [{"g0": 16}, {"g1": 16, "e2": 48}, {"g2": 16}, {"g3": 16, "e2": 4, "e3": 44}]

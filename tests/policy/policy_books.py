@@ -151,6 +151,8 @@ class Books:
     ideal: float = 0.0
     total: int = 0
     out_of_turn: int = 0
+    passed: bool = False
+    """The last step gave waiting embeddings nothing."""
 
     def record(self, step: Step) -> None:
         options, work = self.options, step.work
@@ -172,6 +174,7 @@ class Books:
             most = max(opportunity, abs(self.owed))
             owed = max(-most, min(most, owed))
         self.owed = owed
+        self.passed = work[EMBED] > 0 and step.ran[EMBED] == 0
         if any(step.ran[kind] == work[kind] for kind in KINDS):
             self.owed = self.opportunity = 0.0
 
@@ -188,8 +191,10 @@ class Books:
         for kind, tokens in step.chunks:
             if not all(left.values()):
                 break
-            is_free = step.urgent and owed >= step.budget and ran[PREFILL] < step.budget // 2
-            if kind is not (PREFILL if is_free else self._turn(step, owed, left)):
+            has_half = step.urgent and ran[PREFILL] < step.budget // 2
+            has_whole = step.urgent and not self.passed and owed < step.budget
+            is_free = has_half and owed >= step.budget
+            if kind is not (PREFILL if has_half or has_whole else self._turn(owed, left)):
                 if OTHER[kind] in step.refused:
                     break
                 self.out_of_turn += 1
@@ -200,9 +205,7 @@ class Books:
                 owed += tokens * share if kind is PREFILL else -tokens * (1 - share)
         return contested
 
-    def _turn(self, step: Step, owed: float, left: dict[Kind, int]) -> Kind:
-        if step.urgent and owed < step.budget:
-            return PREFILL
+    def _turn(self, owed: float, left: dict[Kind, int]) -> Kind:
         if abs(owed) <= NOTHING:
             return EMBED if left[EMBED] > left[PREFILL] else PREFILL
         return EMBED if owed > 0 else PREFILL

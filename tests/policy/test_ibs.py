@@ -211,34 +211,41 @@ def test_decode_tokens_count_as_generation_only_on_request():
     assert run(count_decode=True) == (20, pytest.approx(0))
 
 
-def test_ttft_target_puts_prefill_first_up_to_a_budget_of_debt_and_then_in_half_of_each_step():
+def step_of(policy, view):
+    """Embedding tokens of one step and what embeddings are owed after it."""
+    ran = tokens(policy.plan(view))
+    policy.settle(ran)
+    return ran[EMBED], policy.state()["credit_embed"]
+
+
+def test_ttft_target_gives_late_prefills_a_whole_step_then_half_of_each_until_the_debt_is_below_a_budget():
     policy = ibs(embed_chunk=100, ttft_target_s=1.0)
     late = view(100, queue(EMBED, 900), queue(PREFILL, 300), wait_s=0.6)
     calm = view(100, queue(EMBED, 900), queue(PREFILL, 300), wait_s=0.4)
-
-    def step(view):
-        ran = tokens(policy.plan(view))
-        policy.settle(ran)
-        return ran[EMBED], policy.state()["credit_embed"]
-
     assert tokens(policy.plan(calm)) == {EMBED: 100, PREFILL: 0}
-    assert [step(late) for _ in range(5)] == [(0, 75), (0, 150), (50, 137.5), (50, 125), (50, 112.5)]
-    assert [step(late) for _ in range(3)] == [(50, 100), (50, 87.5), (0, 162.5)]
+    assert [step_of(policy, late) for _ in range(3)] == [(0, 75), (50, 100), (50, 87.5)]
+    assert [step_of(policy, late) for _ in range(3)] == [(0, 162.5), (50, 150), (50, 137.5)]
     for _ in range(3):  # not late any more: the debt is paid back
-        assert step(calm)[0] == 100
-    assert policy.state()["credit_embed"] == 87.5
+        assert step_of(policy, calm)[0] == 100
+    assert policy.state()["credit_embed"] == 62.5
 
 
 def test_a_late_chat_does_not_wait_until_the_debt_of_an_earlier_one_is_paid():
-    """A prompt of 1000 upon 16 times 485 leaves two steps of debt; it is cancelled, and a chat waits."""
+    """A prompt upon 16 times 485 leaves more than a step of debt; it is cancelled, and a chat waits."""
     policy = ibs(ttft_target_s=0.5)
-    for prefill in (1000, 744):
-        plan = policy.plan(view(256, queue(EMBED, 7760), queue(PREFILL, prefill), wait_s=1.0))
-        assert tokens(plan) == {EMBED: 0, PREFILL: 256}
-        policy.settle(tokens(plan))
-    assert policy.state()["credit_embed"] > 400
+    for prefill, embed in ((1000, 0), (744, 128)):
+        run = step_of(policy, view(256, queue(EMBED, 7760), queue(PREFILL, prefill), wait_s=1.0))
+        assert run[0] == embed
+    assert policy.state()["credit_embed"] > 256
     plan = policy.plan(view(256, queue(EMBED, 7760), queue(PREFILL, 20), wait_s=0.3))
     assert tokens(plan) == {EMBED: 236, PREFILL: 20}
+
+
+def test_a_short_embedding_among_late_prompts_waits_for_one_step_only():
+    policy = ibs(ttft_target_s=0.5)
+    late = view(256, queue(EMBED, 10), queue(PREFILL, 1500, 1500, 1500), wait_s=60.0)
+    for _ in range(3):
+        assert [step_of(policy, late)[0] for _ in range(2)] == [0, 10]
 
 
 def test_a_credit_never_exceeds_the_largest_opportunity_whatever_the_engine_runs():

@@ -176,6 +176,27 @@ def test_a_lone_request_is_not_starved_by_a_flood_of_the_other_kind(
         assert steps <= bound
 
 
+@given(
+    lengths, lengths, chunks, prefill_chunks, st.integers(2, 400), st.sampled_from(KINDS), st.integers(1, 4)
+)
+@settings(max_examples=100, deadline=None)
+def test_beside_late_prefills_an_embedding_waits_for_one_step_and_a_late_prefill_for_none(
+    one, many, chunk, prefill_chunk, budget, lone, times
+):
+    """However short it is, and however often another one comes."""
+    policy = ibs(chunk, prefill_chunk, ttft_target_s=1.0)
+    flood = PREFILL if lone is EMBED else EMBED
+    by_kind = {lone: queue(lone, one), flood: queue(flood, *[many] * 200)}
+    late = view(budget, by_kind[EMBED], by_kind[PREFILL], wait_s=0.5)
+    for _ in range(times):
+        waited = 0
+        while not (planned := tokens(policy.plan(late)))[lone]:
+            policy.settle(planned)
+            waited += 1
+            assert waited <= (1 if lone is EMBED else 0)
+        policy.settle({**planned, lone: one})  # all of it: the next one is new
+
+
 @given(workloads(), budgets, chunks, prefill_chunks, st.integers(0, 64))
 @settings(max_examples=60, deadline=None)
 def test_planning_is_repeatable_and_changes_nothing(steps, budget, chunk, prefill_chunk, spare):

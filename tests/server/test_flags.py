@@ -58,7 +58,9 @@ def refusal(monkeypatch, capsys, *argv):
         (["--embed-bias", "nan"], "--embed-bias: nan is not a number"),
         (["--max-embed-share", "1.5"], "--max-embed-share: 1.5 is not a number from 0.001 to 1"),
         (["--ttft-target-s", "-1"], "--ttft-target-s: -1 is not a number from 0 to 86400 (seconds)"),
-        (["--itl-target-s", "-1"], "error: itl_target_s: Input should be greater than or equal to 0"),
+        (["--itl-target-s", "-1"], "argument --itl-target-s: -1 is not a number from 0 to 86400 (seconds)"),
+        (["--itl-target-s", "nan"], "--itl-target-s: nan is not a number from 0 to 86400 (seconds)"),
+        (["--itl-target-s", "soon"], "--itl-target-s: soon is not a number from 0 to 86400 (seconds)"),
         (
             ["--policy", "homogeneous", "--itl-target-s", "1"],
             "itl_target_s needs steps that hold both kinds: policy ibs or fcfs",

@@ -34,16 +34,19 @@ class FirstToken:
     def tokens(self, step: int) -> int:
         """The token budget of the next step, at most `step`; ask only while no generation runs.
 
-        It is what the waiting prefills need, where that is less and they are not in debt. That happens once
-        for each that is first among them: if it cannot start, the next step is whole again.
+        It is what the waiting prefills need, where that is less, they are not in debt, and the last step gave
+        embeddings something. That happens once for each that is first among them: if it cannot start, the
+        next step is whole again.
         """
         first = self._waiting.first_generation() if self._is_on else None
         needed = self._waiting.kinds[Kind.PREFILL].remaining
         if first is None or first.request_id == self._last or needed >= step:
             return step
         self._last = first.request_id
-        is_owed = self._policy.state()["credit_embed"] >= needed  # half of a short step would be embeddings'
-        return step if is_owed else needed
+        state = self._policy.state()
+        # Else half of a short step would be the embeddings'.
+        is_theirs = state["credit_embed"] < needed and not state["embed_passed_steps"]
+        return needed if is_theirs else step
 
     def wait_s(self, item: WorkItem) -> float:
         """For a StepView: how long a request has waited, and for ever where it was to have a step alone."""

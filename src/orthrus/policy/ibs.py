@@ -36,7 +36,7 @@ class _Pending(NamedTuple):
 
 
 class IntraBatchScheduler:
-    """The IBS policy. Its state is one number: `credit`, what embeddings are owed in tokens.
+    """The IBS policy. Its state: `credit`, the tokens that embeddings are owed, and since when they got none.
 
     Generation is owed minus that, so the two credits sum to zero. The share of embeddings is
     W_e / (W_e + W_g), fixed within a step, over remaining prompt tokens. Rules that the paper leaves open:
@@ -45,19 +45,21 @@ class IntraBatchScheduler:
       a kind neither owes for what nobody else could use, nor saves up while it is shut out.
     - A credit never exceeds the largest opportunity so far, whatever the engine made of the plans.
     - With a TTFT target the first prefill is urgent once it has waited for half of it. Prefills then go first
-      until they owe a budget; from then on up to half of a step is theirs first, and free.
+      in a whole step, unless they owe a budget or the last step gave embeddings nothing, or else in half of
+      it. What they take while they owe a budget is free.
     - Equal credits and equal remaining work: generation first.
     """
 
     name: ClassVar[str] = "ibs"
     uses: ClassVar[frozenset[str]] = frozenset(PolicyOptions.__dataclass_fields__)
 
-    __slots__ = ("_credit", "_pending", "_share", "_totals", "options")
+    __slots__ = ("_credit", "_passed", "_pending", "_share", "_totals", "options")
 
     def __init__(self, options: PolicyOptions | None = None) -> None:
         self.options = options or PolicyOptions()
         self._credit = 0.0
         self._share = 0.0
+        self._passed = 0
         self._pending: _Pending | None = None
         self._totals = dict.fromkeys(Kind, 0)
 
@@ -74,11 +76,12 @@ class IntraBatchScheduler:
         both_work = embed_left > 0 and prefill_left > 0
         credit = self._credit if both_work else 0.0
         target = options.ttft_target_s
-        # Urgent prefills go first up to one budget of debt, then in half of each step: neither kind starves.
+        # Urgent prefills go first in half of each step, and in a whole one while they owe less than a budget,
+        # but not in two whole ones running: neither kind starves.
         first = prefill.item
         is_urgent = target and both_work and first is not None and view.wait_s(first) >= _URGENT * target
-        borrow = view.budget if is_urgent else -sys.maxsize
-        half_done = prefill_left - (view.budget // 2 if is_urgent else 0)
+        is_lent = is_urgent and not self._passed
+        half_done = prefill_left - view.budget // 2
         decode = view.decode_tokens if options.count_decode else 0
         credit += decode * share
         embed_contested, prefill_contested = 0, decode
@@ -97,12 +100,18 @@ class IntraBatchScheduler:
                     budget -= prefill.take(budget, spare, chunks)
                 elif prefill.item is None:
                     budget -= embed.take(budget, spare, chunks)
-                elif credit >= borrow and prefill_left > half_done:
-                    tokens = prefill.take(min(budget, prefill_left - half_done), spare, chunks)
+                elif is_urgent and (prefill_left > half_done or (is_lent and credit < view.budget)):
+                    is_free = credit >= view.budget
+                    most = budget if is_lent and not is_free else min(budget, prefill_left - half_done)
+                    tokens = prefill.take(most, spare, chunks)
                     budget -= tokens
                     prefill_left -= tokens
-                    any_free = True
-                elif credit >= borrow and (credit > _TIE or (credit >= -_TIE and embed_left > prefill_left)):
+                    if is_free:
+                        any_free = True
+                    else:
+                        prefill_contested += tokens
+                        credit += tokens * share
+                elif credit > _TIE or (credit >= -_TIE and embed_left > prefill_left):
                     tokens = embed.take(budget, spare, chunks)
                     budget -= tokens
                     embed_left -= tokens
@@ -148,6 +157,7 @@ class IntraBatchScheduler:
             if embed or prefill or decode:
                 raise RuntimeError("settle() needs a plan() before it: nothing is pending")
             return
+        self._passed = self._passed + 1 if pending.embed_work and not embed else 0
         self._totals[Kind.EMBED] += embed
         self._totals[Kind.PREFILL] += prefill
         self._totals[Kind.DECODE] += decode
@@ -167,13 +177,18 @@ class IntraBatchScheduler:
     def stand_by(self) -> None:
         """The embeddings' queue is empty, run or aborted: credit and debt are forfeited."""
         self._credit = self._share = 0.0
+        self._passed = 0
 
     def state(self) -> Mapping[str, float]:
-        """Credits (tokens owed to each kind), ideal embedding share, tokens run in planned steps."""
+        """Credits (tokens owed to each kind), ideal embedding share, tokens run in planned steps.
+
+        `embed_passed_steps` counts the last steps that gave waiting embeddings nothing.
+        """
         return {
             "credit_embed": self._credit,
             "credit_prefill": -self._credit,
             "embed_share": self._share,
+            "embed_passed_steps": float(self._passed),
             **totals_by_name(self._totals),
         }
 
