@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +85,8 @@ def run(llm: LLM, jobs: Iterable[Job], max_steps: int = 4000) -> dict[str, Any]:
         for output in engine.step():
             if output.finished:
                 done[output.request_id] = _result(output)
+        if not scheduler_of(llm).running:
+            time.sleep(0.005)  # a grammar may be compiling in another thread, which needs the core
         step += 1
     return done
 
