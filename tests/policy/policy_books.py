@@ -151,8 +151,8 @@ class Books:
     ideal: float = 0.0
     total: int = 0
     out_of_turn: int = 0
-    passed: bool = False
-    """The last step gave waiting embeddings nothing."""
+    lent: bool = False
+    """The last step was late prefills' as a whole."""
 
     def record(self, step: Step) -> None:
         options, work = self.options, step.work
@@ -165,6 +165,7 @@ class Books:
             opportunity += step.budget
         self.opportunity = max(self.opportunity, opportunity)
         contested = self._contested(step, share)
+        self.lent = self._lends(step)
         actual = {kind: min(step.ran[kind], contested[kind]) for kind in KINDS}
         self.embed += actual[EMBED]
         self.total += sum(actual.values())
@@ -174,15 +175,15 @@ class Books:
             most = max(opportunity, abs(self.owed))
             owed = max(-most, min(most, owed))
         self.owed = owed
-        self.passed = work[EMBED] > 0 and step.ran[EMBED] == 0
         if any(step.ran[kind] == work[kind] for kind in KINDS):
             self.owed = self.opportunity = 0.0
 
     def _contested(self, step: Step, share: float) -> Counter[Kind]:
         """Tokens planned and charged up to the moment when a kind is used up or its head refused.
 
-        A head is asked when its kind's turn comes: the other kind's chunk out of turn tells when. What an
-        urgent prefill has of its half of a step, once the debt is at its bound, is not charged.
+        A head is asked when its kind's turn comes: the other kind's chunk out of turn tells when. While
+        prefills are urgent, half of a step is not charged to prefills that owe a budget, nor to embeddings
+        that are owed nothing.
         """
         contested: Counter[Kind] = Counter()
         ran: Counter[Kind] = Counter()
@@ -192,9 +193,10 @@ class Books:
             if not all(left.values()):
                 break
             has_half = step.urgent and ran[PREFILL] < step.budget // 2
-            has_whole = step.urgent and not self.passed and owed < step.budget
-            is_free = has_half and owed >= step.budget
-            if kind is not (PREFILL if has_half or has_whole else self._turn(owed, left)):
+            has_whole = self._lends(step) and owed < step.budget
+            turn = PREFILL if has_half or has_whole else EMBED if step.urgent else self._turn(owed, left)
+            is_free = step.urgent and (owed >= step.budget if turn is PREFILL else owed <= NOTHING)
+            if kind is not turn:
                 if OTHER[kind] in step.refused:
                     break
                 self.out_of_turn += 1
@@ -204,6 +206,9 @@ class Books:
                 contested[kind] += tokens
                 owed += tokens * share if kind is PREFILL else -tokens * (1 - share)
         return contested
+
+    def _lends(self, step: Step) -> bool:
+        return step.urgent and all(step.work.values()) and not self.lent and self.owed < step.budget
 
     def _turn(self, owed: float, left: dict[Kind, int]) -> Kind:
         if abs(owed) <= NOTHING:

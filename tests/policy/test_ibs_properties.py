@@ -1,6 +1,7 @@
 """The properties that the paper and DESIGN.md claim for IBS, over random workloads."""
 
 import copy
+import math
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -176,25 +177,37 @@ def test_a_lone_request_is_not_starved_by_a_flood_of_the_other_kind(
         assert steps <= bound
 
 
-@given(
-    lengths, lengths, chunks, prefill_chunks, st.integers(2, 400), st.sampled_from(KINDS), st.integers(1, 4)
-)
+@given(st.integers(1, 900), lengths, chunks, prefill_chunks, st.integers(1, 400), st.integers(1, 4))
 @settings(max_examples=100, deadline=None)
-def test_beside_late_prefills_an_embedding_waits_for_one_step_and_a_late_prefill_for_none(
-    one, many, chunk, prefill_chunk, budget, lone, times
+def test_beside_late_prefills_an_embedding_has_half_of_every_second_step(
+    length, many, chunk, prefill_chunk, budget, times
 ):
-    """However short it is, and however often another one comes."""
+    """However short it or its rest is, however many prompts there are, and however often one comes."""
     policy = ibs(chunk, prefill_chunk, ttft_target_s=1.0)
-    flood = PREFILL if lone is EMBED else EMBED
-    by_kind = {lone: queue(lone, one), flood: queue(flood, *[many] * 200)}
-    late = view(budget, by_kind[EMBED], by_kind[PREFILL], wait_s=0.5)
+    flood = queue(PREFILL, *[many] * 200)
     for _ in range(times):
-        waited = 0
-        while not (planned := tokens(policy.plan(late)))[lone]:
+        left, steps = length, 0
+        while left:
+            planned = tokens(policy.plan(view(budget, queue(EMBED, left), flood, wait_s=0.5)))
             policy.settle(planned)
-            waited += 1
-            assert waited <= (1 if lone is EMBED else 0)
-        policy.settle({**planned, lone: one})  # all of it: the next one is new
+            left -= planned[EMBED]
+            steps += 1
+        assert steps <= 2 * math.ceil(length / (budget - budget // 2))
+
+
+@given(lengths, lengths, chunks, prefill_chunks, st.integers(2, 400))
+@settings(max_examples=60, deadline=None)
+def test_a_late_prefill_has_half_of_each_step_beside_embeddings(length, many, chunk, prefill_chunk, budget):
+    policy = ibs(chunk, prefill_chunk, ttft_target_s=1.0)
+    left, steps = length, 0
+    while left:
+        planned = tokens(
+            policy.plan(view(budget, queue(EMBED, *[many] * 200), queue(PREFILL, left), wait_s=0.5))
+        )
+        policy.settle(planned)
+        left -= planned[PREFILL]
+        steps += 1
+    assert steps <= math.ceil(length / (budget // 2))
 
 
 @given(workloads(), budgets, chunks, prefill_chunks, st.integers(0, 64))

@@ -34,8 +34,8 @@ class FirstToken:
     def tokens(self, step: int) -> int:
         """The token budget of the next step, at most `step`; ask only while no generation runs.
 
-        It is what the waiting prefills need, where that is less, they are not in debt, and the last step gave
-        embeddings something. That happens once for each that is first among them: if it cannot start, the
+        It is what the waiting prefills need, where that is less, they are not in debt, and the last step was
+        not theirs, too. That happens once for each that is first among them: if it cannot start, the
         next step is whole again.
         """
         first = self._waiting.first_generation() if self._is_on else None
@@ -45,7 +45,7 @@ class FirstToken:
         self._last = first.request_id
         state = self._policy.state()
         # Else half of a short step would be the embeddings'.
-        is_theirs = state["credit_embed"] < needed and not state["embed_passed_steps"]
+        is_theirs = state["credit_embed"] < needed and not state["lent"]
         return needed if is_theirs else step
 
     def wait_s(self, item: WorkItem) -> float:

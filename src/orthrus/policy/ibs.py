@@ -25,7 +25,7 @@ class _Pending(NamedTuple):
     """What settling the last plan needs.
 
     `contested` are the tokens of embeddings and of generation granted while both kinds could take work and
-    not for nothing, or None if that held for the whole step.
+    not for nothing, or None if that held for the whole step. `is_lent`: late prefills went first in it all.
     """
 
     embed_share: float
@@ -33,10 +33,11 @@ class _Pending(NamedTuple):
     prefill_work: int
     credit_limit: float
     contested: tuple[int, int] | None
+    is_lent: bool
 
 
 class IntraBatchScheduler:
-    """The IBS policy. Its state: `credit`, the tokens that embeddings are owed, and since when they got none.
+    """The IBS policy. Its state: `credit`, the tokens embeddings are owed, and whether a step was just lent.
 
     Generation is owed minus that, so the two credits sum to zero. The share of embeddings is
     W_e / (W_e + W_g), fixed within a step, over remaining prompt tokens. Rules that the paper leaves open:
@@ -45,21 +46,21 @@ class IntraBatchScheduler:
       a kind neither owes for what nobody else could use, nor saves up while it is shut out.
     - A credit never exceeds the largest opportunity so far, whatever the engine made of the plans.
     - With a TTFT target the first prefill is urgent once it has waited for half of it. Prefills then go first
-      in a whole step, unless they owe a budget or the last step gave embeddings nothing, or else in half of
-      it. What they take while they owe a budget is free.
+      in a whole step, unless they owe a budget or had the last one: then each kind has half of it, which is
+      free for prefills that owe a budget and for embeddings that are owed nothing.
     - Equal credits and equal remaining work: generation first.
     """
 
     name: ClassVar[str] = "ibs"
     uses: ClassVar[frozenset[str]] = frozenset(PolicyOptions.__dataclass_fields__)
 
-    __slots__ = ("_credit", "_passed", "_pending", "_share", "_totals", "options")
+    __slots__ = ("_credit", "_lent", "_pending", "_share", "_totals", "options")
 
     def __init__(self, options: PolicyOptions | None = None) -> None:
         self.options = options or PolicyOptions()
         self._credit = 0.0
         self._share = 0.0
-        self._passed = 0
+        self._lent = False
         self._pending: _Pending | None = None
         self._totals = dict.fromkeys(Kind, 0)
 
@@ -76,14 +77,14 @@ class IntraBatchScheduler:
         both_work = embed_left > 0 and prefill_left > 0
         credit = self._credit if both_work else 0.0
         target = options.ttft_target_s
-        # Urgent prefills go first in half of each step, and in a whole one while they owe less than a budget,
-        # but not in two whole ones running: neither kind starves.
+        # Urgent prefills go first in a whole step while they owe less than a budget, but not in two running;
+        # else each kind has half of it, even one that owes. So neither starves.
         first = prefill.item
-        is_urgent = target and both_work and first is not None and view.wait_s(first) >= _URGENT * target
-        is_lent = is_urgent and not self._passed
+        is_urgent = target > 0 and both_work and first is not None and view.wait_s(first) >= _URGENT * target
         half_done = prefill_left - view.budget // 2
         decode = view.decode_tokens if options.count_decode else 0
         credit += decode * share
+        is_lent = is_urgent and not self._lent and credit < view.budget
         embed_contested, prefill_contested = 0, decode
 
         plan = Plan()
@@ -111,12 +112,16 @@ class IntraBatchScheduler:
                     else:
                         prefill_contested += tokens
                         credit += tokens * share
-                elif credit > _TIE or (credit >= -_TIE and embed_left > prefill_left):
+                elif is_urgent or credit > _TIE or (credit >= -_TIE and embed_left > prefill_left):
+                    is_free = is_urgent and credit <= _TIE
                     tokens = embed.take(budget, spare, chunks)
                     budget -= tokens
                     embed_left -= tokens
-                    embed_contested += tokens
-                    credit -= tokens * (1.0 - share)
+                    if is_free:
+                        any_free = True
+                    else:
+                        embed_contested += tokens
+                        credit -= tokens * (1.0 - share)
                 else:
                     tokens = prefill.take(budget, spare, chunks)
                     budget -= tokens
@@ -141,7 +146,7 @@ class IntraBatchScheduler:
                 plan.refused[cursor.kind] = cursor.refusal
         self._share = share
         self._pending = _Pending(
-            share, view.embed.remaining, view.prefill.remaining, self._credit_limit(view), contested
+            share, view.embed.remaining, view.prefill.remaining, self._credit_limit(view), contested, is_lent
         )
         return plan
 
@@ -157,7 +162,7 @@ class IntraBatchScheduler:
             if embed or prefill or decode:
                 raise RuntimeError("settle() needs a plan() before it: nothing is pending")
             return
-        self._passed = self._passed + 1 if pending.embed_work and not embed else 0
+        self._lent = pending.is_lent
         self._totals[Kind.EMBED] += embed
         self._totals[Kind.PREFILL] += prefill
         self._totals[Kind.DECODE] += decode
@@ -177,18 +182,18 @@ class IntraBatchScheduler:
     def stand_by(self) -> None:
         """The embeddings' queue is empty, run or aborted: credit and debt are forfeited."""
         self._credit = self._share = 0.0
-        self._passed = 0
+        self._lent = False
 
     def state(self) -> Mapping[str, float]:
         """Credits (tokens owed to each kind), ideal embedding share, tokens run in planned steps.
 
-        `embed_passed_steps` counts the last steps that gave waiting embeddings nothing.
+        `lent` is 1 if the last step was late prefills' as a whole.
         """
         return {
             "credit_embed": self._credit,
             "credit_prefill": -self._credit,
             "embed_share": self._share,
-            "embed_passed_steps": float(self._passed),
+            "lent": float(self._lent),
             **totals_by_name(self._totals),
         }
 
