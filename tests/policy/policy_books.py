@@ -151,8 +151,8 @@ class Books:
     ideal: float = 0.0
     total: int = 0
     out_of_turn: int = 0
-    lent: bool = False
-    """The last step was late prefills' as a whole."""
+    due: bool = False
+    """Late prefills had a whole step, and embeddings have had nothing since."""
 
     def record(self, step: Step) -> None:
         options, work = self.options, step.work
@@ -165,7 +165,11 @@ class Books:
             opportunity += step.budget
         self.opportunity = max(self.opportunity, opportunity)
         contested = self._contested(step, share)
-        self.lent = self._lends(step)
+        whole = self._lends(step) or (step.urgent and all(work.values()) and not step.ran[EMBED])
+        if whole and step.ran[PREFILL]:
+            self.due = True
+        elif step.ran[EMBED]:
+            self.due = False
         actual = {kind: min(step.ran[kind], contested[kind]) for kind in KINDS}
         self.embed += actual[EMBED]
         self.total += sum(actual.values())
@@ -192,7 +196,7 @@ class Books:
         for kind, tokens in step.chunks:
             if not all(left.values()):
                 break
-            has_half = step.urgent and ran[PREFILL] < step.budget // 2
+            has_half = step.urgent and ran[PREFILL] < (step.budget if self.due else step.budget + 1) // 2
             has_whole = self._lends(step) and owed < step.budget
             turn = PREFILL if has_half or has_whole else EMBED if step.urgent else self._turn(owed, left)
             is_free = step.urgent and (owed >= step.budget if turn is PREFILL else owed <= NOTHING)
@@ -208,7 +212,7 @@ class Books:
         return contested
 
     def _lends(self, step: Step) -> bool:
-        return step.urgent and all(step.work.values()) and not self.lent and self.owed < step.budget
+        return step.urgent and all(step.work.values()) and not self.due and self.owed < step.budget
 
     def _turn(self, owed: float, left: dict[Kind, int]) -> Kind:
         if abs(owed) <= NOTHING:

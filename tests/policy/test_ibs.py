@@ -248,6 +248,36 @@ def test_a_short_embedding_among_late_prompts_waits_for_one_step_only():
         assert [step_of(policy, late)[0] for _ in range(2)] == [0, 10]
 
 
+@pytest.mark.parametrize("between", ["refused", "no budget", "not late"])
+def test_a_half_step_stays_due_until_embeddings_have_been_given_something(between):
+    policy = ibs(ttft_target_s=0.5)
+    queues = queue(EMBED, 100), queue(PREFILL, *[1000] * 200)
+    late = view(256, *queues, wait_s=1.0)
+    assert step_of(policy, late)[0] == 0
+    other = {
+        "refused": view(
+            256, *queues, wait_s=1.0, admit=lambda item: Refusal.KV_BLOCKS if item.kind is EMBED else None
+        ),
+        "no budget": view(0, *queues, wait_s=1.0),
+        "not late": view(256, queue(EMBED, 100), queue(PREFILL, 100_000), wait_s=0.0),
+    }[between]
+    if between == "not late":
+        policy._credit = -50.0
+    assert step_of(policy, other)[0] == 0
+    assert policy.state()["half_due"] == 1
+    assert step_of(policy, late)[0] == 100
+
+
+def test_a_step_that_prefills_could_not_use_does_not_count_as_theirs():
+    policy = ibs(ttft_target_s=0.5)
+    queues = queue(EMBED, 10_000), queue(PREFILL, 10_000)
+    refused = view(
+        256, *queues, wait_s=1.0, admit=lambda item: Refusal.KV_BLOCKS if item.kind is PREFILL else None
+    )
+    assert step_of(policy, refused)[0] == 256
+    assert step_of(policy, view(256, *queues, wait_s=1.0))[0] == 0
+
+
 def test_a_credit_never_exceeds_the_largest_opportunity_whatever_the_engine_runs():
     policy = ibs(embed_chunk=16, prefill_chunk=32)
     for _ in range(50):

@@ -82,8 +82,8 @@ def test_an_urgent_prefill_gets_half_of_each_step_and_embeddings_half_of_every_s
         if step.urgent and PREFILL not in step.refused:
             assert planned[PREFILL] >= min(half, step.work[PREFILL])
         if step.urgent and books.owed >= step.budget + half and EMBED not in step.refused:
-            assert planned[EMBED] >= min(step.budget - half, step.work[EMBED])
-        if step.urgent and books.lent and EMBED not in step.refused:
+            assert planned[EMBED] >= min(half, step.work[EMBED])
+        if step.urgent and books.due and EMBED not in step.refused:
             assert planned[EMBED] >= min(step.budget - half, step.work[EMBED])
         books.record(step)
 

@@ -34,9 +34,9 @@ class FirstToken:
     def tokens(self, step: int) -> int:
         """The token budget of the next step, at most `step`; ask only while no generation runs.
 
-        It is what the waiting prefills need, where that is less, they are not in debt, and the last step was
-        not theirs, too. That happens once for each that is first among them: if it cannot start, the
-        next step is whole again.
+        It is what the waiting prefills need, where that is less, they are not in debt, and no half step is due
+        to embeddings. That happens once for each that is first among them: if it cannot start, the next step
+        is whole again.
         """
         first = self._waiting.first_generation() if self._is_on else None
         needed = self._waiting.kinds[Kind.PREFILL].remaining
@@ -45,7 +45,7 @@ class FirstToken:
         self._last = first.request_id
         state = self._policy.state()
         # Else half of a short step would be the embeddings'.
-        is_theirs = state["credit_embed"] < needed and not state["lent"]
+        is_theirs = state["credit_embed"] < needed and not state["half_due"]
         return needed if is_theirs else step
 
     def wait_s(self, item: WorkItem) -> float:

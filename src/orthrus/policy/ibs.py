@@ -33,34 +33,36 @@ class _Pending(NamedTuple):
     prefill_work: int
     credit_limit: float
     contested: tuple[int, int] | None
+    is_urgent: bool
     is_lent: bool
 
 
 class IntraBatchScheduler:
-    """The IBS policy. Its state: `credit`, the tokens embeddings are owed, and whether a step was just lent.
+    """The IBS policy. Its state: `credit`, the tokens embeddings are owed, and whether a half step is due.
 
     Generation is owed minus that, so the two credits sum to zero. The share of embeddings is
     W_e / (W_e + W_g), fixed within a step, over remaining prompt tokens. Rules that the paper leaves open:
 
     - Tokens given to one kind while the other cannot take any (refused, at its bound, used up) are free:
       a kind neither owes for what nobody else could use, nor saves up while it is shut out.
-    - A credit never exceeds the largest opportunity so far, whatever the engine made of the plans.
+    - A credit never exceeds the largest opportunity so far (and a budget, with a TTFT target), whatever the
+      engine made of the plans.
     - With a TTFT target the first prefill is urgent once it has waited for half of it. Prefills then go first
-      in a whole step, unless they owe a budget or had the last one: then each kind has half of it, which is
-      free for prefills that owe a budget and for embeddings that are owed nothing.
+      in a whole step, unless they owe a budget or embeddings have had nothing since the last one: then each
+      kind has half of it, which is free for prefills that owe a budget and embeddings that are owed nothing.
     - Equal credits and equal remaining work: generation first.
     """
 
     name: ClassVar[str] = "ibs"
     uses: ClassVar[frozenset[str]] = frozenset(PolicyOptions.__dataclass_fields__)
 
-    __slots__ = ("_credit", "_lent", "_pending", "_share", "_totals", "options")
+    __slots__ = ("_credit", "_due", "_pending", "_share", "_totals", "options")
 
     def __init__(self, options: PolicyOptions | None = None) -> None:
         self.options = options or PolicyOptions()
         self._credit = 0.0
         self._share = 0.0
-        self._lent = False
+        self._due = False
         self._pending: _Pending | None = None
         self._totals = dict.fromkeys(Kind, 0)
 
@@ -81,10 +83,10 @@ class IntraBatchScheduler:
         # else each kind has half of it, even one that owes. So neither starves.
         first = prefill.item
         is_urgent = target > 0 and both_work and first is not None and view.wait_s(first) >= _URGENT * target
-        half_done = prefill_left - view.budget // 2
+        half_done = prefill_left - (view.budget + (not self._due)) // 2
         decode = view.decode_tokens if options.count_decode else 0
         credit += decode * share
-        is_lent = is_urgent and not self._lent and credit < view.budget
+        is_lent = is_urgent and not self._due and credit < view.budget
         embed_contested, prefill_contested = 0, decode
 
         plan = Plan()
@@ -146,7 +148,13 @@ class IntraBatchScheduler:
                 plan.refused[cursor.kind] = cursor.refusal
         self._share = share
         self._pending = _Pending(
-            share, view.embed.remaining, view.prefill.remaining, self._credit_limit(view), contested, is_lent
+            share,
+            view.embed.remaining,
+            view.prefill.remaining,
+            self._credit_limit(view),
+            contested,
+            is_urgent,
+            is_lent,
         )
         return plan
 
@@ -162,7 +170,10 @@ class IntraBatchScheduler:
             if embed or prefill or decode:
                 raise RuntimeError("settle() needs a plan() before it: nothing is pending")
             return
-        self._lent = pending.is_lent
+        if pending.is_urgent and prefill and (pending.is_lent or not embed):
+            self._due = True
+        elif embed:
+            self._due = False
         self._totals[Kind.EMBED] += embed
         self._totals[Kind.PREFILL] += prefill
         self._totals[Kind.DECODE] += decode
@@ -182,18 +193,18 @@ class IntraBatchScheduler:
     def stand_by(self) -> None:
         """The embeddings' queue is empty, run or aborted: credit and debt are forfeited."""
         self._credit = self._share = 0.0
-        self._lent = False
+        self._due = False
 
     def state(self) -> Mapping[str, float]:
         """Credits (tokens owed to each kind), ideal embedding share, tokens run in planned steps.
 
-        `lent` is 1 if the last step was late prefills' as a whole.
+        `half_due` is 1 from a step that late prefills had as a whole until embeddings are given something.
         """
         return {
             "credit_embed": self._credit,
             "credit_prefill": -self._credit,
             "embed_share": self._share,
-            "lent": float(self._lent),
+            "half_due": float(self._due),
             **totals_by_name(self._totals),
         }
 
