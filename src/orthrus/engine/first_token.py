@@ -34,9 +34,9 @@ class FirstToken:
     def tokens(self, step: int) -> int:
         """The token budget of the next step, at most `step`; ask only while no generation runs.
 
-        It is what the waiting prefills need, where that is less, they are not in debt, and no half step is due
-        to embeddings. That happens once for each that is first among them: if it cannot start, the next step
-        is whole again.
+        It is what the waiting prefills need, where that is less, they are not in debt, and no half step is
+        due to embeddings. That happens once for each that is first among them: if it cannot start, the next
+        step is whole again.
         """
         first = self._waiting.first_generation() if self._is_on else None
         needed = self._waiting.kinds[Kind.PREFILL].remaining
