@@ -80,8 +80,7 @@ class IntraBatchScheduler:
         credit = self._credit if both_work else 0.0
         target = options.ttft_target_s
         # Urgent prefills go first in a whole step while they owe less than a budget, but not in two running;
-        # else each kind has half of it, even one that owes. So neither starves. A budget of one token is a half
-        # as well: each kind's in turn.
+        # else each kind has half of it, even one that owes: neither starves. They take turns at a budget of one.
         first = prefill.item
         is_urgent = target > 0 and both_work and first is not None and view.wait_s(first) >= _URGENT * target
         half_done = prefill_left - (view.budget + (not self._due)) // 2
