@@ -80,7 +80,7 @@ class IntraBatchScheduler:
         credit = self._credit if both_work else 0.0
         target = options.ttft_target_s
         # Urgent prefills go first in a whole step while they owe less than a budget, but not in two running;
-        # else each kind has half of it, even one that owes: neither starves. They take turns at a budget of one.
+        # else each kind has half of it, even one that owes, or a budget of one in turn: neither starves.
         first = prefill.item
         is_urgent = target > 0 and both_work and first is not None and view.wait_s(first) >= _URGENT * target
         half_done = prefill_left - (view.budget + (not self._due)) // 2
