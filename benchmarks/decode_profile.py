@@ -9,13 +9,14 @@ process, so there is no server in it.
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
+
+from one_core import bind, model_or_sample
 
 
 def parse_args() -> argparse.Namespace:
@@ -33,12 +34,7 @@ def parse_args() -> argparse.Namespace:
 
 
 ARGS = parse_args()
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ARGS.core
-os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+bind(ARGS.core)
 
 import torch  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
@@ -115,11 +111,7 @@ def measure(engine: Any, spent: Counter[str], rows: int) -> dict[str, float]:
 
 
 def main() -> None:
-    model = ARGS.model
-    if model is None:
-        from orthrus.models import get
-
-        model = get("smollm2", lambda _stage: None)
+    model = model_or_sample(ARGS.model)
     engine = LLM(
         model=str(model),
         dtype=ARGS.dtype,

@@ -13,12 +13,13 @@ server and no wait between processes: what is compared is scheduler, model runne
 import argparse
 import gc
 import json
-import os
 import random
 import statistics
 import time
 from pathlib import Path
 from typing import Any
+
+from one_core import bind, model_or_sample
 
 
 def parse_args() -> argparse.Namespace:
@@ -38,13 +39,7 @@ def parse_args() -> argparse.Namespace:
 
 
 ARGS = parse_args()
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ARGS.core
-# Else torch has as many threads as the machine has cores, all on this one.
-os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+bind(ARGS.core)
 
 from vllm import LLM, PoolingParams, SamplingParams  # noqa: E402
 
@@ -95,11 +90,7 @@ def run(found: dict[str, Any], names: list[str], prompts: list[list[int]], tag: 
 
 
 def main() -> None:
-    model = ARGS.model
-    if model is None:
-        from orthrus.models import get
-
-        model = get("smollm2", lambda _stage: None)
+    model = model_or_sample(ARGS.model)
     found = engines(model)
     gc.collect()
     gc.freeze()
