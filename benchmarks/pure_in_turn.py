@@ -31,11 +31,14 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32], help="requests at once")
     parser.add_argument("--prompt-tokens", type=int, help="default: 16 (generate), 128 (embed)")
     parser.add_argument("--output-tokens", type=int, default=24)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=9, help="2 at least, for quartiles")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--core", default="0", help="CPU core that all engines are bound to")
     parser.add_argument("--save", type=Path, help="append every round to this file, a JSON line each")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.rounds < 2:
+        parser.error(f"--rounds {args.rounds}: quartiles need 2 at least")
+    return args
 
 
 ARGS = parse_args()

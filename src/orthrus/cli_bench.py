@@ -16,6 +16,25 @@ from rich.console import Console
 from orthrus import cli_bench_isolation, cli_bench_pooling
 from orthrus.bench.overrides import override, parse_goodput
 from orthrus.bench.spec import Spec, SpecError, load_spec, parse_spec
+from orthrus.cli_bench_options import (
+    Burstiness,
+    Concurrency,
+    DryRun,
+    Dtype,
+    Goodput,
+    Metrics,
+    Model,
+    Out,
+    PeakRates,
+    Percentiles,
+    Prompts,
+    Rate,
+    Repetitions,
+    Resume,
+    Seconds,
+    Seed,
+    Topologies,
+)
 
 app = typer.Typer(help="Benchmarks of generation and embedding together.", no_args_is_help=True)
 app.command("pooling")(cli_bench_pooling.pooling)
@@ -23,33 +42,6 @@ app.command("pooling-cost")(cli_bench_pooling.pooling_cost)
 app.command("prefix-reuse")(cli_bench_pooling.prefix_reuse)
 app.command("chunked")(cli_bench_pooling.chunked)
 app.command("isolation")(cli_bench_isolation.isolation)
-
-Seconds = Annotated[float | None, typer.Option(help="Length of every window, in place of the spec's.")]
-Prompts = Annotated[int | None, typer.Option(help="Requests of every window, in place of the spec's.")]
-Repetitions = Annotated[int | None, typer.Option(help="Repetitions, interleaved over the topologies.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of prompts, order and arrivals.")]
-Model = Annotated[str | None, typer.Option(help="Model in place of the spec's.")]
-Dtype = Annotated[str | None, typer.Option(help="The engines' dtype in place of the spec's.")]
-Concurrency = Annotated[int | None, typer.Option(help="Clients of every closed load.")]
-Rate = Annotated[float | None, typer.Option(help="Arrivals per second of every open load.")]
-Burstiness = Annotated[float | None, typer.Option(help="Shape of the gaps' gamma distribution; 1: Poisson.")]
-Goodput = Annotated[
-    list[str] | None,
-    typer.Option(help="Goal KEY:MILLISECONDS; keys ttft, tpot, e2el, embed_e2el. May be repeated."),
-]
-Topologies = Annotated[
-    list[str] | None, typer.Option(help="Only these of the spec's topologies, by label. May be repeated.")
-]
-Metrics = Annotated[str, typer.Option(help="Generation metrics to show: of ttft, tpot, itl, e2el.")]
-Percentiles = Annotated[str, typer.Option(help="Percentiles to compute and show.")]
-Out = Annotated[Path | None, typer.Option(help="Folder of the results (default: out/NAME).")]
-Resume = Annotated[bool, typer.Option("--resume", help="Keep finished cells and measure the others.")]
-PeakRates = Annotated[
-    bool, typer.Option("--ceiling", help="Also measure a device's peak rates, and report the parts used.")
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would run; start, fetch and write nothing.")
-]
 
 
 @contextmanager

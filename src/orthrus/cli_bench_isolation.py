@@ -8,18 +8,16 @@ from typing import Annotated
 
 import typer
 
+from orthrus.cli_bench_options import Dtype, Out, Repetitions, Resume, Topologies
+
 
 def isolation(
     path: Annotated[Path, typer.Argument(metavar="SPEC.yaml", help="As bench-specs/isolation.yaml.")],
-    topology: Annotated[
-        list[str] | None, typer.Option(help="Only these of the spec's topologies, by label. May be repeated.")
-    ] = None,
-    dtype: Annotated[str | None, typer.Option(help="The engines' dtype in place of the spec's.")] = None,
-    repetitions: Annotated[int | None, typer.Option(help="Repetitions, in place of the spec's.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the results (default: out/NAME).")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Keep finished cells and measure the others.")
-    ] = False,
+    topology: Topologies = None,
+    dtype: Dtype = None,
+    repetitions: Repetitions = None,
+    out: Out = None,
+    resume: Resume = False,
 ) -> None:
     """Measure whether one kind waits for the other; prints a table and writes isolation.md."""
     from rich.console import Console

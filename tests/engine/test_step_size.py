@@ -21,7 +21,7 @@ def clock(monkeypatch):
 
 
 def test_small_from_a_generation_until_some_time_after_it(clock):
-    size = StepSize(256, 0)
+    size = StepSize(256, 0, 0)
     assert size.tokens(2048, 0, False) == 2048
     assert size.tokens(2048, 8, True) == 264
     clock[0] += RECENT_S - 0.1
@@ -33,14 +33,14 @@ def test_small_from_a_generation_until_some_time_after_it(clock):
 
 
 def test_never_more_than_the_engine_may_run_and_zero_is_no_bound(clock):
-    small, off = StepSize(256, 0), StepSize(0, 0)
+    small, off = StepSize(256, 0, 0), StepSize(0, 0, 0)
     assert (small.tokens(128, 100, True), off.tokens(2048, 100, True)) == (128, 2048)
 
 
 def test_an_itl_target_shortens_steps_with_decodes_only(clock):
-    size = StepSize(256, 0.2)
+    size = StepSize(256, 0.2, 0)
     assert size.tokens(2048, 8, True) == 264
-    size.ran(256)
+    size.ran(256, 0)
     clock[0] += 0.4
     assert size.tokens(2048, 8, True) == 8 + 128
     assert size.tokens(2048, 0, True) == 256
@@ -49,15 +49,56 @@ def test_an_itl_target_shortens_steps_with_decodes_only(clock):
 
 
 def test_without_a_bound_an_itl_target_holds_alone(clock):
-    size = StepSize(0, 0.2)
+    size = StepSize(0, 0.2, 0)
     assert size.tokens(2048, 8, True) == 2048
-    size.ran(2040)
+    size.ran(2040, 0)
     size.saw_generation()  # the last step's time is not known any more
     clock[0] += 0.4
     assert size.tokens(2048, 8, True) == 2048
-    size.ran(2040)
+    size.ran(2040, 0)
     clock[0] += 0.3
     assert size.tokens(2048, 8, True) == 8 + 1360
+
+
+def test_a_step_is_timed_only_if_the_engine_did_not_sleep_after_it(clock):
+    size = StepSize(0, 0.1, 0)
+    for seconds, decodes in ((9, 4), (9, 0), (0.01, 4), (99, 0)):
+        assert size.tokens(2048, decodes, bool(decodes)) == 2048
+        size.ran(500, 0)
+        clock[0] += seconds
+    assert size.tokens(2048, 4, True) == 2048
+    size.ran(500, 0)
+    clock[0] += 0.2
+    assert size.tokens(2048, 4, True) == 4 + 250
+
+
+def test_embeddings_alone_leave_half_of_the_ttft_target_to_the_chat_that_comes(clock):
+    size = StepSize(256, 0, 1.0)
+    size.saw_generation()
+    held = []
+    for _ in range(4):
+        held.append(size.tokens(2048, 0, False))
+        size.ran(held[-1], 9999)
+        clock[0] += 0.005 * held[-1]
+    assert held == [256, 128, 100, 100]
+    assert size.tokens(2048, 8, True) == 264
+    assert size.tokens(2048, 0, True) == 256  # a chat's own prefill is not cut
+    clock[0] += RECENT_S
+    assert size.tokens(2048, 0, False) == 2048  # no chat for a while: whole steps, but these are timed, too
+    size.ran(2048, 9999)
+    clock[0] += 20
+    assert size.tokens(2048, 0, False) == 2048
+    size.saw_generation()
+    assert size.tokens(2048, 0, False) == 50
+
+
+def test_embeddings_that_leave_nothing_are_not_timed(clock):
+    size = StepSize(256, 0, 1.0)
+    size.saw_generation()
+    for _ in range(3):
+        assert size.tokens(2048, 0, False) == 256
+        size.ran(256, 0)
+        clock[0] += 3
 
 
 def scheduler_with(tiny_model: Path, **orthrus):
@@ -99,3 +140,30 @@ def test_slow_steps_become_short_where_there_is_an_itl_target(tiny_model: Path, 
 def test_the_default_is_for_ibs_on_cpu(tiny_model: Path, settings, tokens):
     scheduler = scheduler_with(tiny_model, **settings)
     assert scheduler.settings.mixed_step_tokens == tokens
+
+
+def test_slow_steps_of_embeddings_alone_become_short_soon_after_a_chat(tiny_model: Path, clock):
+    """With half a second to the first token a quarter of one may pass until the step ends."""
+    scheduler = scheduler_with(tiny_model, mixed_step_tokens=100)
+    scheduler.add_request(request("g", 8, generate(1)))
+    answer(scheduler, scheduler.schedule())
+    for i in range(3):
+        scheduler.add_request(request(f"e{i}", 200, embed()))
+    held = []
+    for _ in range(6):
+        output = scheduler.schedule()
+        answer(scheduler, output)
+        held.append(output.total_num_scheduled_tokens)
+        clock[0] += 0.004 * held[-1]  # 62 tokens fit
+    assert held == [100, 62, 63, 62, 63, 62]
+
+
+def test_the_empty_step_after_the_last_answer_is_no_generation(tiny_model: Path):
+    scheduler = scheduler_with(tiny_model, mixed_step_tokens=32)
+    for name in ("first", "second"):
+        scheduler.add_request(request(name, 100, embed()))
+        output = scheduler.schedule()
+        answer(scheduler, output)
+        assert output.num_scheduled_tokens == {name: 100}
+        assert scheduler.has_finished_requests()
+        assert scheduler.schedule().total_num_scheduled_tokens == 0

@@ -211,6 +211,16 @@ def test_decode_tokens_count_as_generation_only_on_request():
     assert run(count_decode=True) == (20, pytest.approx(0))
 
 
+@pytest.mark.parametrize("decoded", [20, 0])
+def test_decodes_that_did_not_run_leave_no_room_for_charging_free_prefill_tokens(decoded):
+    """Embeddings are at their bound after 25 of 100 tokens, so the prefills' other 50 are free."""
+    policy = ibs(embed_chunk=25, prefill_chunk=5, count_decode=True, max_embed_share=0.25)
+    policy.plan(view(80, queue(EMBED, 900), queue(PREFILL, 280), decode_tokens=20, expected_decode_tokens=20))
+    policy.settle({EMBED: 25, PREFILL: 55, DECODE: decoded})
+    # Embeddings have three quarters of the work: they went first and were owed their part of the decodes.
+    assert policy.state()["credit_embed"] == pytest.approx(decoded * 0.75 - 25 * 0.25)
+
+
 def step_of(policy, view):
     """Embedding tokens of one step and what embeddings are owed after it."""
     ran = tokens(policy.plan(view))

@@ -60,7 +60,7 @@ def refusal(monkeypatch, capsys, *argv):
         (["--ttft-target-s", "-1"], "--ttft-target-s: -1 is not a number from 0 to 86400 (seconds)"),
         (["--itl-target-s", "-1"], "argument --itl-target-s: -1 is not a number from 0 to 86400 (seconds)"),
         (["--itl-target-s", "nan"], "--itl-target-s: nan is not a number from 0 to 86400 (seconds)"),
-        (["--itl-target-s", "soon"], "--itl-target-s: soon is not a number from 0 to 86400 (seconds)"),
+        (["--itl-target-s", "soon"], "--itl-target-s: invalid float value: 'soon'"),
         (
             ["--policy", "homogeneous", "--itl-target-s", "1"],
             "itl_target_s needs steps that hold both kinds: policy ibs or fcfs",

@@ -20,15 +20,18 @@ if TYPE_CHECKING:
 
 
 class FirstToken:
-    """Cuts a step to the waiting prefills; with a TTFT target only, where steps are bounded (`StepSize`)."""
+    """Cuts a step to the waiting prefills; with a TTFT target only, where steps are bounded (`StepSize`).
+
+    `target_s` is that target, 0 where nothing is cut.
+    """
 
     def __init__(self, scheduler: MixedScheduling, options: PolicyOptions, outlook: Outlook) -> None:
         self._waiting = scheduler.real_waiting
         self._policy = scheduler.mix_policy
         self._outlook = outlook
         is_bounded = bool(scheduler.settings.mixed_step_tokens)
-        has_target = "ttft_target_s" in POLICIES[scheduler.mix_policy.name].uses and options.ttft_target_s > 0
-        self._is_on = is_bounded and has_target
+        uses_target = "ttft_target_s" in POLICIES[scheduler.mix_policy.name].uses
+        self.target_s = options.ttft_target_s if is_bounded and uses_target else 0.0
         self._last: str | None = None
 
     def tokens(self, step: int) -> int:
@@ -38,7 +41,7 @@ class FirstToken:
         due to embeddings. That happens once for each that is first among them: if it cannot start, the next
         step is whole again.
         """
-        first = self._waiting.first_generation() if self._is_on else None
+        first = self._waiting.first_generation() if self.target_s else None
         needed = self._waiting.kinds[Kind.PREFILL].remaining
         if first is None or first.request_id == self._last or needed >= step:
             return step

@@ -64,8 +64,10 @@ class MixedScheduling(Scheduler):
         self._unsettled: Callable[[], None] | None = None
         self._admission = Admission(self)
         self._reuse = PrefixReuse(self, config)
-        self._step_size = StepSize(config.mixed_step_tokens or 0, config.itl_target_s)
         self._first_token = FirstToken(self, options, self._outlook)
+        self._step_size = StepSize(
+            config.mixed_step_tokens or 0, config.itl_target_s, self._first_token.target_s
+        )
         integrity.install()
         cpu_wait.install()
         process_end.install()
@@ -158,14 +160,15 @@ class MixedScheduling(Scheduler):
         self._follow_prompts(output)
         self._admission.end_step()
         scheduled = grants.by_kind(output.num_scheduled_tokens)
-        self._step_size.ran(sum(scheduled.values()))
-        scheduled[Kind.DECODE] = output.total_num_scheduled_tokens - sum(scheduled.values())
+        prompt_tokens = sum(scheduled.values())
+        left = {kind: queue.remaining for kind, queue in queues.items()}
+        self._step_size.ran(prompt_tokens, sum(left.values()) - prompt_tokens)
+        scheduled[Kind.DECODE] = output.total_num_scheduled_tokens - prompt_tokens
         self.mix_policy.settle(scheduled)
         if self._recorder.enabled:
             refused = {**passed_over, **plan.refused}
             if self._stuck is not None:
                 refused.setdefault(self._stuck, Refusal.KV_BLOCKS)
-            left = {kind: queue.remaining for kind, queue in queues.items()}
             self._recorder.step(self, output, planned_at, budget, scheduled, left, refused)
 
     def _settle(self) -> None:
@@ -179,7 +182,8 @@ class MixedScheduling(Scheduler):
         return super().get_grammar_bitmask(scheduler_output)
 
     def _schedule_generation(self, throttle_prefills: bool) -> SchedulerOutput:
-        self._step_size.saw_generation()
+        if self.running or self.real_waiting:  # else an empty step, by which vLLM tells of finished requests
+            self._step_size.saw_generation()
         if not self.embeddings:
             self.mix_policy.stand_by()
         if not self._recorder.enabled:

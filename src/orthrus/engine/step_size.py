@@ -9,35 +9,42 @@ from __future__ import annotations
 import time
 from math import inf
 
-from orthrus.engine.itl_target import ItlTarget
+from orthrus.engine.step_time import StepTime
 
 CPU_PROMPT_TOKENS = 256
 RECENT_S = 10.0
 """Steps stay small this long after the last generation: where one chat came, the next is likely."""
 
+_TTFT_PART = 0.5
+"""The part of the TTFT target that a chat may wait for the step it comes upon; the rest is its prefill's."""
+
 
 class StepSize:
-    """Bounds the prompt tokens (embeddings and prefills) of a step beside generations.
+    """Bounds the prompt tokens (embeddings and prefills) of a step beside generations, or soon after them.
 
-    `prompt_tokens` is the most of them, `itl_target_s` the seconds a step with decodes should take at most; 0
-    sets no bound.
+    `prompt_tokens` is the most of them; `itl_target_s` the seconds a step with decodes should take at most;
+    `ttft_target_s` twice the seconds one should that holds embeddings alone. 0 sets no bound.
+
+    A step's time is taken from one call to the next. Under asynchronous scheduling that is one step late.
     """
 
-    def __init__(self, prompt_tokens: int, itl_target_s: float) -> None:
+    def __init__(self, prompt_tokens: int, itl_target_s: float, ttft_target_s: float) -> None:
         self._prompt_tokens = prompt_tokens or inf
-        self._itl_target = ItlTarget(itl_target_s) if itl_target_s else None
+        self._with_decodes = StepTime(itl_target_s) if itl_target_s else None
+        self._embeddings_alone = StepTime(_TTFT_PART * ttft_target_s) if ttft_target_s else None
         self._last_generation = -RECENT_S
+        self._timed: StepTime | None = None
+        self._began = 0.0
+        self._ran = self._left = 0
 
     def saw_generation(self) -> None:
         """A step of generations alone begins: it has vLLM's budget."""
         self._last_generation = time.monotonic()
-        if self._itl_target is not None:
-            self._itl_target.forget_step()
+        self._timed = None
 
-    def ran(self, prompt_tokens: int) -> None:
-        """The prompt tokens of the step whose budget was asked for last."""
-        if self._itl_target is not None:
-            self._itl_target.ran(prompt_tokens)
+    def ran(self, prompt_tokens: int, left: int) -> None:
+        """What the step whose budget was asked for last held, and the prompt tokens it left to do."""
+        self._ran, self._left = prompt_tokens, left
 
     def tokens(self, budget: int, decodes: int, generates: bool) -> int:
         """The token budget of the next step, out of the engine's `budget`, `decodes` of it for decodes.
@@ -45,10 +52,17 @@ class StepSize:
         `generates`: a generation runs or waits now.
         """
         now = time.monotonic()
+        is_continuous = self._left or decodes  # else the engine may have slept since the last step
+        if self._timed is not None and self._ran and is_continuous:
+            self._timed.learn(self._ran, now - self._began)
+        self._ran = self._left = 0
+        self._began = now
         if generates:
             self._last_generation = now
-        is_recent = now - self._last_generation < RECENT_S
-        most = self._prompt_tokens if is_recent else inf
-        if self._itl_target is not None:
-            most = min(most, self._itl_target.prompt_tokens(now, decodes))
+            self._timed = self._with_decodes if decodes else None
+        else:
+            self._timed = self._embeddings_alone
+        if now - self._last_generation >= RECENT_S:
+            return budget
+        most = self._prompt_tokens if self._timed is None else min(self._prompt_tokens, self._timed.fits)
         return int(min(budget, decodes + most))

@@ -24,7 +24,7 @@ _URGENT = 0.5
 class _Pending(NamedTuple):
     """What settling the last plan needs.
 
-    `contested` are the tokens of embeddings and of generation granted while both kinds could take work and
+    `contested` are the tokens of embeddings and of prefills granted while both kinds could take work and
     not for nothing, or None if that held for the whole step. `is_lent`: late prefills went first in it all.
     """
 
@@ -84,10 +84,10 @@ class IntraBatchScheduler:
         first = prefill.item
         is_urgent = target > 0 and both_work and first is not None and view.wait_s(first) >= _URGENT * target
         half_done = prefill_left - (view.budget + (not self._due)) // 2
-        decode = view.decode_tokens if options.count_decode else 0
-        credit += decode * share
+        if options.count_decode:
+            credit += view.decode_tokens * share
         is_lent = is_urgent and not self._due and credit < view.budget
-        embed_contested, prefill_contested = 0, decode
+        embed_contested = prefill_contested = 0
 
         plan = Plan()
         chunks = plan.chunks
@@ -103,9 +103,14 @@ class IntraBatchScheduler:
                     budget -= prefill.take(budget, spare, chunks)
                 elif prefill.item is None:
                     budget -= embed.take(budget, spare, chunks)
-                elif is_urgent and (prefill_left > half_done or (is_lent and credit < view.budget)):
-                    is_free = credit >= view.budget
-                    most = budget if is_lent and not is_free else min(budget, prefill_left - half_done)
+                elif (
+                    prefill_left > half_done or (is_lent and credit < view.budget)
+                    if is_urgent
+                    else credit < -_TIE or (credit <= _TIE and embed_left <= prefill_left)
+                ):
+                    is_free = is_urgent and credit >= view.budget
+                    is_whole = not is_urgent or (is_lent and not is_free)
+                    most = budget if is_whole else min(budget, prefill_left - half_done)
                     tokens = prefill.take(most, spare, chunks)
                     budget -= tokens
                     prefill_left -= tokens
@@ -114,7 +119,7 @@ class IntraBatchScheduler:
                     else:
                         prefill_contested += tokens
                         credit += tokens * share
-                elif is_urgent or credit > _TIE or (credit >= -_TIE and embed_left > prefill_left):
+                else:
                     is_free = is_urgent and credit <= _TIE
                     tokens = embed.take(budget, spare, chunks)
                     budget -= tokens
@@ -124,12 +129,6 @@ class IntraBatchScheduler:
                     else:
                         embed_contested += tokens
                         credit -= tokens * (1.0 - share)
-                else:
-                    tokens = prefill.take(budget, spare, chunks)
-                    budget -= tokens
-                    prefill_left -= tokens
-                    prefill_contested += tokens
-                    credit += tokens * share
             if spare:
                 break
             if any_free or embed.item is None or prefill.item is None:
@@ -180,10 +179,10 @@ class IntraBatchScheduler:
         if embed >= pending.embed_work or prefill >= pending.prefill_work:
             self._credit = 0.0  # a queue ran empty: it forfeits its credit, and the other its debt
             return
-        generation = prefill + (decode if self.options.count_decode else 0)
         if pending.contested is not None:
             embed = min(embed, pending.contested[0])
-            generation = min(generation, pending.contested[1])
+            prefill = min(prefill, pending.contested[1])
+        generation = prefill + (decode if self.options.count_decode else 0)
         share = pending.embed_share
         # A step with a small budget must not cut a credit that a larger one left.
         limit = max(pending.credit_limit, abs(self._credit))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import fields
-from math import nan
 from pathlib import Path
 from typing import Any
 
 from orthrus.engine.config import KEY, OrthrusConfig
 from orthrus.engine.step_size import CPU_PROMPT_TOKENS
-from orthrus.policy.options import DAY_S, OptionError, PolicyOptions
+from orthrus.policy.options import OptionError, PolicyOptions
 from orthrus.policy.registry import POLICIES
 
 POLICY_FLAGS: dict[str, tuple[type, str]] = {
@@ -28,17 +27,6 @@ def positive(text: str) -> int:
     value = int(text) if text.isdecimal() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return value
-
-
-def seconds(text: str) -> float:
-    """A number of seconds up to a day, as an argparse type."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = nan
-    if not 0 <= value <= DAY_S:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 to {DAY_S} (seconds)")
     return value
 
 
@@ -98,7 +86,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--itl-target-s",
-        type=seconds,
+        type=option("ttft_target_s", float),  # the same range
         default=OrthrusConfig().itl_target_s,
         help="inter-token latency to aim at beside embeddings, in seconds: shortens steps; 0: no target",
     )
