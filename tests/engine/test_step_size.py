@@ -28,7 +28,7 @@ def test_small_from_a_generation_until_some_time_after_it(clock):
     assert size.tokens(2048, 0, False) == 256
     clock[0] += 0.1
     assert size.tokens(2048, 0, False) == 2048
-    size.saw_generation()
+    size.saw_no_embeddings(generates=True)
     assert size.tokens(2048, 0, False) == 256
 
 
@@ -52,7 +52,7 @@ def test_without_a_bound_an_itl_target_holds_alone(clock):
     size = StepSize(0, 0.2, 0)
     assert size.tokens(2048, 8, True) == 2048
     size.ran(2040, 0)
-    size.saw_generation()  # the last step's time is not known any more
+    size.saw_no_embeddings(generates=True)  # the last step's time is not known any more
     clock[0] += 0.4
     assert size.tokens(2048, 8, True) == 2048
     size.ran(2040, 0)
@@ -74,7 +74,7 @@ def test_a_step_is_timed_only_if_the_engine_did_not_sleep_after_it(clock):
 
 def test_embeddings_alone_leave_half_of_the_ttft_target_to_the_chat_that_comes(clock):
     size = StepSize(256, 0, 1.0)
-    size.saw_generation()
+    size.saw_no_embeddings(generates=True)
     held = []
     for _ in range(4):
         held.append(size.tokens(2048, 0, False))
@@ -88,13 +88,23 @@ def test_embeddings_alone_leave_half_of_the_ttft_target_to_the_chat_that_comes(c
     size.ran(2048, 9999)
     clock[0] += 20
     assert size.tokens(2048, 0, False) == 2048
-    size.saw_generation()
+    size.saw_no_embeddings(generates=True)
     assert size.tokens(2048, 0, False) == 50
+
+
+def test_embeddings_that_are_aborted_are_not_timed(clock):
+    size = StepSize(256, 0, 1.0)
+    size.saw_no_embeddings(generates=True)
+    assert size.tokens(2048, 0, False) == 256
+    size.ran(256, 9999)
+    size.saw_no_embeddings(generates=False)  # the step after the abort, then the engine sleeps
+    clock[0] += 3
+    assert size.tokens(2048, 0, False) == 256
 
 
 def test_embeddings_that_leave_nothing_are_not_timed(clock):
     size = StepSize(256, 0, 1.0)
-    size.saw_generation()
+    size.saw_no_embeddings(generates=True)
     for _ in range(3):
         assert size.tokens(2048, 0, False) == 256
         size.ran(256, 0)

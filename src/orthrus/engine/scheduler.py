@@ -182,8 +182,8 @@ class MixedScheduling(Scheduler):
         return super().get_grammar_bitmask(scheduler_output)
 
     def _schedule_generation(self, throttle_prefills: bool) -> SchedulerOutput:
-        if self.running or self.real_waiting:  # else an empty step, by which vLLM tells of finished requests
-            self._step_size.saw_generation()
+        # Nothing generates in an empty step, by which vLLM tells its workers of finished requests.
+        self._step_size.saw_no_embeddings(generates=bool(self.running or self.real_waiting))
         if not self.embeddings:
             self.mix_policy.stand_by()
         if not self._recorder.enabled:

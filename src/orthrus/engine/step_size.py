@@ -37,10 +37,11 @@ class StepSize:
         self._began = 0.0
         self._ran = self._left = 0
 
-    def saw_generation(self) -> None:
-        """A step of generations alone begins: it has vLLM's budget."""
-        self._last_generation = time.monotonic()
+    def saw_no_embeddings(self, generates: bool) -> None:
+        """A step without embeddings begins, and has vLLM's budget. `generates` as in `tokens`."""
         self._timed = None
+        if generates:
+            self._last_generation = time.monotonic()
 
     def ran(self, prompt_tokens: int, left: int) -> None:
         """What the step whose budget was asked for last held, and the prompt tokens it left to do."""
