@@ -12,6 +12,9 @@ from orthrus.engine import step_size
 from orthrus.engine.scheduler import MixedScheduler
 from orthrus.engine.step_size import RECENT_S, StepSize
 
+MANY = 9999
+"""Prompt tokens that embeddings have left."""
+
 
 @pytest.fixture
 def clock(monkeypatch):
@@ -22,54 +25,54 @@ def clock(monkeypatch):
 
 def test_small_from_a_generation_until_some_time_after_it(clock):
     size = StepSize(256, 0, 0)
-    assert size.tokens(2048, 0, False) == 2048
-    assert size.tokens(2048, 8, True) == 264
+    assert size.tokens(2048, 0, False, MANY) == 2048
+    assert size.tokens(2048, 8, True, MANY) == 264
     clock[0] += RECENT_S - 0.1
-    assert size.tokens(2048, 0, False) == 256
+    assert size.tokens(2048, 0, False, MANY) == 256
     clock[0] += 0.1
-    assert size.tokens(2048, 0, False) == 2048
+    assert size.tokens(2048, 0, False, MANY) == 2048
     size.saw_no_embeddings(generates=True)
-    assert size.tokens(2048, 0, False) == 256
+    assert size.tokens(2048, 0, False, MANY) == 256
 
 
 def test_never_more_than_the_engine_may_run_and_zero_is_no_bound(clock):
     small, off = StepSize(256, 0, 0), StepSize(0, 0, 0)
-    assert (small.tokens(128, 100, True), off.tokens(2048, 100, True)) == (128, 2048)
+    assert (small.tokens(128, 100, True, MANY), off.tokens(2048, 100, True, MANY)) == (128, 2048)
 
 
 def test_an_itl_target_shortens_steps_with_decodes_only(clock):
     size = StepSize(256, 0.2, 0)
-    assert size.tokens(2048, 8, True) == 264
+    assert size.tokens(2048, 8, True, MANY) == 264
     size.ran(256, 0)
     clock[0] += 0.4
-    assert size.tokens(2048, 8, True) == 8 + 128
-    assert size.tokens(2048, 0, True) == 256
+    assert size.tokens(2048, 8, True, MANY) == 8 + 128
+    assert size.tokens(2048, 0, True, MANY) == 256
     clock[0] += RECENT_S
-    assert size.tokens(2048, 0, False) == 2048
+    assert size.tokens(2048, 0, False, MANY) == 2048
 
 
 def test_without_a_bound_an_itl_target_holds_alone(clock):
     size = StepSize(0, 0.2, 0)
-    assert size.tokens(2048, 8, True) == 2048
+    assert size.tokens(2048, 8, True, MANY) == 2048
     size.ran(2040, 0)
     size.saw_no_embeddings(generates=True)  # the last step's time is not known any more
     clock[0] += 0.4
-    assert size.tokens(2048, 8, True) == 2048
+    assert size.tokens(2048, 8, True, MANY) == 2048
     size.ran(2040, 0)
     clock[0] += 0.3
-    assert size.tokens(2048, 8, True) == 8 + 1360
+    assert size.tokens(2048, 8, True, MANY) == 8 + 1360
 
 
 def test_a_step_is_timed_only_if_the_engine_did_not_sleep_after_it(clock):
     size = StepSize(0, 0.1, 0)
     for seconds, decodes in ((9, 4), (9, 0), (0.01, 4), (99, 0)):
-        assert size.tokens(2048, decodes, bool(decodes)) == 2048
+        assert size.tokens(2048, decodes, bool(decodes), MANY) == 2048
         size.ran(500, 0)
         clock[0] += seconds
-    assert size.tokens(2048, 4, True) == 2048
+    assert size.tokens(2048, 4, True, MANY) == 2048
     size.ran(500, 0)
     clock[0] += 0.2
-    assert size.tokens(2048, 4, True) == 4 + 250
+    assert size.tokens(2048, 4, True, MANY) == 4 + 250
 
 
 def test_embeddings_alone_leave_half_of_the_ttft_target_to_the_chat_that_comes(clock):
@@ -77,38 +80,48 @@ def test_embeddings_alone_leave_half_of_the_ttft_target_to_the_chat_that_comes(c
     size.saw_no_embeddings(generates=True)
     held = []
     for _ in range(4):
-        held.append(size.tokens(2048, 0, False))
-        size.ran(held[-1], 9999)
+        held.append(size.tokens(2048, 0, False, MANY))
+        size.ran(held[-1], MANY)
         clock[0] += 0.005 * held[-1]
     assert held == [256, 128, 100, 100]
-    assert size.tokens(2048, 8, True) == 264
-    assert size.tokens(2048, 0, True) == 256  # a chat's own prefill is not cut
+    assert size.tokens(2048, 8, True, MANY) == 264
+    assert size.tokens(2048, 0, True, MANY) == 256  # a chat's own prefill is not cut
     clock[0] += RECENT_S
-    assert size.tokens(2048, 0, False) == 2048  # no chat for a while: whole steps, but these are timed, too
-    size.ran(2048, 9999)
+    assert size.tokens(2048, 0, False, MANY) == 2048  # no chat for a while: whole, but timed, too
+    size.ran(2048, MANY)
     clock[0] += 20
-    assert size.tokens(2048, 0, False) == 2048
+    assert size.tokens(2048, 0, False, MANY) == 2048
     size.saw_no_embeddings(generates=True)
-    assert size.tokens(2048, 0, False) == 50
+    assert size.tokens(2048, 0, False, MANY) == 50
 
 
 def test_embeddings_that_are_aborted_are_not_timed(clock):
     size = StepSize(256, 0, 1.0)
     size.saw_no_embeddings(generates=True)
-    assert size.tokens(2048, 0, False) == 256
-    size.ran(256, 9999)
+    assert size.tokens(2048, 0, False, MANY) == 256
+    size.ran(256, MANY)
     size.saw_no_embeddings(generates=False)  # the step after the abort, then the engine sleeps
     clock[0] += 3
-    assert size.tokens(2048, 0, False) == 256
+    assert size.tokens(2048, 0, False, MANY) == 256
 
 
-def test_embeddings_that_leave_nothing_are_not_timed(clock):
+def test_a_step_that_leaves_nothing_is_not_timed(clock):
     size = StepSize(256, 0, 1.0)
     size.saw_no_embeddings(generates=True)
     for _ in range(3):
-        assert size.tokens(2048, 0, False) == 256
+        assert size.tokens(2048, 0, False, 300) == 256
         size.ran(256, 0)
         clock[0] += 3
+
+
+def test_embeddings_that_end_in_one_step_are_not_cut(clock):
+    size = StepSize(256, 0, 1.0)
+    size.saw_no_embeddings(generates=True)
+    assert size.tokens(2048, 0, False, MANY) == 256
+    size.ran(256, MANY)
+    clock[0] += 2
+    assert size.tokens(2048, 0, False, 257) == 128
+    assert size.tokens(2048, 0, False, 256) == 256
 
 
 def scheduler_with(tiny_model: Path, **orthrus):

@@ -102,7 +102,8 @@ class MixedScheduling(Scheduler):
         in_flight, prefills, embeddings = self._prompts.work(self.running, waiting.orders)
         decodes = len(self.running) - prefills - embeddings
         generates = bool(decodes or in_flight[Kind.PREFILL] or waiting)
-        tokens = self._step_size.tokens(budget, decodes, generates)
+        embed_tokens = waiting.kinds[Kind.EMBED].remaining + sum(i.remaining for i in in_flight[Kind.EMBED])
+        tokens = self._step_size.tokens(budget, decodes, generates, embed_tokens)
         if waiting and not decodes and not in_flight[Kind.PREFILL] and not throttle_prefills:
             tokens = self._first_token.tokens(tokens)
         self.max_num_scheduled_tokens = tokens

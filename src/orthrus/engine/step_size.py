@@ -47,10 +47,10 @@ class StepSize:
         """What the step whose budget was asked for last held, and the prompt tokens it left to do."""
         self._ran, self._left = prompt_tokens, left
 
-    def tokens(self, budget: int, decodes: int, generates: bool) -> int:
+    def tokens(self, budget: int, decodes: int, generates: bool, embed_tokens: int) -> int:
         """The token budget of the next step, out of the engine's `budget`, `decodes` of it for decodes.
 
-        `generates`: a generation runs or waits now.
+        `generates`: a generation runs or waits now. `embed_tokens` are what embeddings have left to compute.
         """
         now = time.monotonic()
         is_continuous = self._left or decodes  # else the engine may have slept since the last step
@@ -61,8 +61,10 @@ class StepSize:
         if generates:
             self._last_generation = now
             self._timed = self._with_decodes if decodes else None
-        else:
+        elif embed_tokens > self._prompt_tokens:
             self._timed = self._embeddings_alone
+        else:
+            self._timed = None  # a few short ones end in one step, and would be later in two
         if now - self._last_generation >= RECENT_S:
             return budget
         most = self._prompt_tokens if self._timed is None else min(self._prompt_tokens, self._timed.fits)
