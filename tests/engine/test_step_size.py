@@ -92,7 +92,7 @@ def test_embeddings_alone_leave_half_of_the_ttft_target_to_the_chat_that_comes(c
     clock[0] += 20
     assert size.tokens(2048, 0, False, MANY) == 2048
     size.saw_no_embeddings(generates=True)
-    assert size.tokens(2048, 0, False, MANY) == 50
+    assert size.tokens(2048, 0, False, MANY) == 51  # 2048 in twenty seconds
 
 
 def test_embeddings_that_are_aborted_are_not_timed(clock):
@@ -178,7 +178,7 @@ def test_slow_steps_of_embeddings_alone_become_short_soon_after_a_chat(tiny_mode
         answer(scheduler, output)
         held.append(output.total_num_scheduled_tokens)
         clock[0] += 0.004 * held[-1]  # 62 tokens fit
-    assert held == [100, 62, 63, 62, 63, 62]
+    assert held == [100, 62, 62, 62, 62, 62]
 
 
 def test_the_empty_step_after_the_last_answer_is_no_generation(tiny_model: Path):

@@ -47,8 +47,32 @@ def test_a_missed_target_halves_a_step_at_most_and_room_lengthens_it_by_a_quarte
     assert [held for held, _ in steps(step_time, 0, 0.00001, 3)] == [256, 320, 400]
 
 
-def test_a_step_that_was_not_full_does_not_lengthen_the_next():
+def test_a_step_that_was_not_full_lengthens_the_next_only_if_the_room_shows_in_proportion():
+    """With a fixed cost a short step proves less: 50 tokens in 0.06 s speak for 83 in 0.1 s, not for 256."""
     step_time = StepTime(0.1)
     steps(step_time, 0, 0.01, 3)
-    assert [held for held, _ in steps(step_time, 0, 0.00001, 9, waiting=50)] == [50] * 9
+    steps(step_time, 0.05, 0.0002, 9, waiting=50)
     assert step_time.fits == 256
+    steps(step_time, 0, 0.0002, 9, waiting=50)
+    assert step_time.fits == pytest.approx(500)
+
+
+def test_longer_steps_than_fit_bring_the_size_to_what_fits_and_no_further():
+    """Whole budgets, once no chat is near, take longer than the aim again and again."""
+    step_time = StepTime(0.25)
+    found = []
+    for _ in range(20):
+        step_time.learn(2048, 2.56)
+        found.append(step_time.fits)
+    assert found[:4] == [1024, 512, 256, pytest.approx(200)]
+    assert found[-1] == pytest.approx(200)
+
+
+@given(st.floats(0.05, 1), st.lists(st.tuples(st.integers(1, 4096), st.floats(0, 60)), max_size=30))
+def test_whatever_happened_the_size_comes_back(aim, past):
+    step_time = StepTime(aim)
+    for held, seconds in past:
+        step_time.learn(held, seconds)
+        assert step_time.fits >= MIN_PROMPT_TOKENS
+    held, _ = steps(step_time, 0, aim / 300, 60)[-1]
+    assert held == 2048 or held == pytest.approx(300, abs=1)

@@ -22,9 +22,14 @@ class StepTime:
         self._target_s = target_s
 
     def learn(self, prompt_tokens: int, seconds: float) -> None:
-        """A step held `prompt_tokens` (at least 1) and took `seconds`."""
-        factor = min(_MOST_LENGTHENED, max(_MOST_SHORTENED, self._target_s / max(seconds, 1e-9)))
-        if factor < 1:
-            self.fits = max(MIN_PROMPT_TOKENS, min(self.fits, prompt_tokens) * factor)
-        elif prompt_tokens >= self.fits - 1:  # a step that was not full does not tell what would have fitted
-            self.fits *= factor
+        """A step held `prompt_tokens` (at least 1) and took `seconds`.
+
+        At so many a second `in_proportion` would have fitted: by a step's fixed cost too few if this one was
+        short, too many if it was longer than one that fits.
+        """
+        in_proportion = prompt_tokens * self._target_s / max(seconds, 1e-9)
+        if seconds > self._target_s:
+            shortest = _MOST_SHORTENED * min(self.fits, prompt_tokens)
+            self.fits = max(MIN_PROMPT_TOKENS, min(self.fits, max(in_proportion, shortest)))
+        elif in_proportion > self.fits:
+            self.fits = min(in_proportion, _MOST_LENGTHENED * self.fits)
