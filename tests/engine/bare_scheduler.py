@@ -74,9 +74,7 @@ def answer(scheduler: Any, output: SchedulerOutput) -> set[str]:
     vectors: list[torch.Tensor | None] = []
     for name in ids:
         held = scheduler.requests.get(name)
-        whole = (
-            held is not None and computed[name] + output.num_scheduled_tokens[name] >= held.num_prompt_tokens
-        )
+        whole = held is not None and computed[name] + output.num_scheduled_tokens[name] >= held.num_tokens
         embeds = held is not None and held.pooling_params is not None
         tokens.append([5] if whole and not embeds else [])
         vectors.append(torch.ones(4) if whole and embeds else None)

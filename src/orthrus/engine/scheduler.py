@@ -162,14 +162,14 @@ class MixedScheduling(Scheduler):
         self._admission.end_step()
         scheduled = grants.by_kind(output.num_scheduled_tokens)
         prompt_tokens = sum(scheduled.values())
-        left = {kind: queue.remaining for kind, queue in queues.items()}
-        self._step_size.ran(prompt_tokens, sum(left.values()) - prompt_tokens)
+        self._step_size.ran(prompt_tokens)
         scheduled[Kind.DECODE] = output.total_num_scheduled_tokens - prompt_tokens
         self.mix_policy.settle(scheduled)
         if self._recorder.enabled:
             refused = {**passed_over, **plan.refused}
             if self._stuck is not None:
                 refused.setdefault(self._stuck, Refusal.KV_BLOCKS)
+            left = {kind: queue.remaining for kind, queue in queues.items()}
             self._recorder.step(self, output, planned_at, budget, scheduled, left, refused)
 
     def _settle(self) -> None:
