@@ -16,15 +16,15 @@ RECENT_S = 10.0
 """Steps stay small this long after the last generation: where one chat came, the next is likely."""
 
 _ALONE_PART = 0.5
-"""The part of a mixed step that one of embeddings alone holds, so that the chat that comes waits less: half of
-256 tokens are computed as fast a token as all of them, a quarter are not."""
+"""The part of a mixed step that one of embeddings alone holds, so that the chat that comes waits less: with half
+of 256 a token costs no more than with all of them, with a quarter it does."""
 
 
 class StepSize:
     """Bounds the prompt tokens (embeddings and prefills) of a step beside generations, or soon after them.
 
-    `prompt_tokens` is the most of them, and 0 sets no bound; with a `ttft_target_s`, embeddings alone have half
-    of it. `itl_target_s` are the seconds a step with decodes should take at most; 0 sets no aim.
+    `prompt_tokens` is the most of them, and 0 sets no bound; with a `ttft_target_s`, embeddings alone have
+    half of it. `itl_target_s` are the seconds a step with decodes should take at most; 0 sets no aim.
 
     A step's time is taken from one call to the next. Under asynchronous scheduling that is one step late.
     """
