@@ -16,8 +16,8 @@ RECENT_S = 10.0
 """Steps stay small this long after the last generation: where one chat came, the next is likely."""
 
 _ALONE_PART = 0.5
-"""The part of a mixed step that one of embeddings alone holds, so that the chat that comes waits less: with half
-of 256 a token costs no more than with all of them, with a quarter it does."""
+"""The part of a mixed step that one of embeddings alone holds, so that the chat that comes waits less.
+With half of 256 a token costs no more than with all of them, with a quarter it does."""
 
 
 class StepSize:
