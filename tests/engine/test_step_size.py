@@ -107,6 +107,13 @@ def total(scheduler) -> int:
     return scheduler.schedule().total_num_scheduled_tokens
 
 
+def answered(scheduler) -> int:
+    """Run a whole step; its tokens."""
+    output = scheduler.schedule()
+    answer(scheduler, output)
+    return output.total_num_scheduled_tokens
+
+
 def test_beside_a_generation_a_step_holds_the_bound_and_alone_the_budget(tiny_model: Path):
     scheduler = scheduler_with(tiny_model, mixed_step_tokens=32, policy_options={"ttft_target_s": 0})
     for i in range(4):
@@ -120,14 +127,12 @@ def test_beside_a_generation_a_step_holds_the_bound_and_alone_the_budget(tiny_mo
 def test_slow_steps_become_short_where_there_is_an_itl_target(tiny_model: Path, clock):
     scheduler = scheduler_with(tiny_model, mixed_step_tokens=0, itl_target_s=0.1)
     scheduler.add_request(request("g", 8, generate(16)))
-    answer(scheduler, scheduler.schedule())
+    answered(scheduler)
     for i in range(4):
         scheduler.add_request(request(f"e{i}", 400, embed()))
     held = []
     for _ in range(6):
-        output = scheduler.schedule()
-        answer(scheduler, output)
-        held.append(output.total_num_scheduled_tokens)
+        held.append(answered(scheduler))
         clock[0] += 0.02 + 0.002 * (held[-1] - 1)  # 40 prompt tokens fit
     assert held == [128, 64, 44, 41, 41, 41]
 
@@ -143,15 +148,10 @@ def test_the_default_is_for_ibs_on_cpu(tiny_model: Path, settings, tokens):
 def test_soon_after_a_chat_steps_of_embeddings_alone_are_half_as_long(tiny_model: Path, clock):
     scheduler = scheduler_with(tiny_model, mixed_step_tokens=100)
     scheduler.add_request(request("g", 8, generate(1)))
-    answer(scheduler, scheduler.schedule())
+    answered(scheduler)
     for i in range(2):
         scheduler.add_request(request(f"e{i}", 100, embed()))
-    held = []
-    for _ in range(3):
-        output = scheduler.schedule()
-        answer(scheduler, output)
-        held.append(output.total_num_scheduled_tokens)
-    assert held == [50, 50, 100]
+    assert [answered(scheduler) for _ in range(3)] == [50, 50, 100]
 
 
 def test_the_empty_step_after_the_last_answer_is_no_generation(tiny_model: Path):
