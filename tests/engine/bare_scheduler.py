@@ -10,6 +10,8 @@ from engine_driver import generate
 from vllm import PoolingParams, SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.lora.request import LoRARequest
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
@@ -60,6 +62,19 @@ def request(
         sampling_params=None if pooling else params,
         pooling_params=pooling,
         lora_request=LoRARequest(f"adapter-{adapter}", adapter, "nowhere") if adapter else None,
+    )
+
+
+def hashed(name: str, tokens: list[int], params: PoolingParams | SamplingParams) -> Request:
+    """A request of these `tokens` that the prefix cache can tell from others."""
+    init_none_hash(sha256)
+    pooling = params if isinstance(params, PoolingParams) else None
+    return Request(
+        request_id=name,
+        prompt_token_ids=tokens,
+        sampling_params=None if pooling else params,
+        pooling_params=pooling,
+        block_hasher=get_request_block_hasher(BLOCK, sha256),
     )
 
 

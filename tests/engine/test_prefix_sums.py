@@ -87,6 +87,12 @@ class AgainstContents(RuleBasedStateMachine):
         self.sums.end_step()
 
     @rule()
+    def discarded_step(self):
+        self.written.clear()
+        self.sums.end_step()
+        self.sums.take_back()
+
+    @rule()
     def reset(self):
         self.sums.clear()
         self.written.clear()

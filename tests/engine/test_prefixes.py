@@ -3,27 +3,13 @@
 from pathlib import Path
 
 import pytest
-from bare_scheduler import BLOCK, answer, make_scheduler, request
+from bare_scheduler import BLOCK, answer, hashed, make_scheduler, request
 from engine_driver import embed, generate
-from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.request import Request
 
 from orthrus.engine.prefixes import Prefixes
 from orthrus.engine.scheduler import MixedScheduler
 
 pytestmark = pytest.mark.engine
-
-
-def hashed(name: str, tokens: list[int], params) -> Request:
-    pooling = params if type(params).__name__ == "PoolingParams" else None
-    return Request(
-        request_id=name,
-        prompt_token_ids=tokens,
-        sampling_params=None if pooling else params,
-        pooling_params=pooling,
-        block_hasher=get_request_block_hasher(BLOCK, sha256),
-    )
 
 
 @pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK, 300])
@@ -45,7 +31,6 @@ def test_blocks_of_a_prompt_are_those_that_vllm_counts(length: int, tiny_model: 
 
 
 def test_a_prompt_may_hit_only_once_its_first_block_is_cached(tiny_model: Path):
-    init_none_hash(sha256)
     scheduler = make_scheduler(MixedScheduler, tiny_model, enable_prefix_caching=True)
     known, other = list(range(100, 200)), list(range(300, 400))
     may_hit = Prefixes(scheduler).may_hit
@@ -62,7 +47,6 @@ def test_a_prompt_may_hit_only_once_its_first_block_is_cached(tiny_model: Path):
 
 
 def test_nothing_hits_while_prefix_caching_is_off(tiny_model: Path):
-    init_none_hash(sha256)
     scheduler = make_scheduler(MixedScheduler, tiny_model, enable_prefix_caching=False)
     known = list(range(100, 200))
     scheduler.add_request(hashed("first", known, generate(1)))

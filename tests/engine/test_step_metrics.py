@@ -43,7 +43,14 @@ def run(metrics: StepMetrics, embed: int = 0, prefill: int = 0, decode: int = 0,
     refused = more.get("refused", {})
     metrics.count(scheduled, total / 100, refused)
     if metrics.is_due(total):
-        fields = {"remaining": {}, "running": {}, "waiting": {}, "credits": {}, "refused": {}} | more
+        fields = {
+            "remaining": {},
+            "running": {},
+            "waiting": {},
+            "credits": {},
+            "refused": {},
+            "discarded": 0,
+        } | more
         metrics.write(StepRecord(time=0.0, mix="", budget=100, tokens=scheduled, **fields))
 
 

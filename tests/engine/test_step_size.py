@@ -12,9 +12,6 @@ from orthrus.engine import step_size
 from orthrus.engine.scheduler import MixedScheduler
 from orthrus.engine.step_size import RECENT_S, StepSize
 
-MANY = 9999
-"""Prompt tokens that embeddings have left."""
-
 
 @pytest.fixture
 def clock(monkeypatch):
@@ -24,79 +21,55 @@ def clock(monkeypatch):
 
 
 def test_small_from_a_generation_until_some_time_after_it(clock):
-    size = StepSize(256, 0, 0)
-    assert size.tokens(2048, 0, False, MANY) == 2048
-    assert size.tokens(2048, 8, True, MANY) == 264
+    size = StepSize(256, 0)
+    assert size.tokens(2048, 0, False) == 2048
+    assert size.tokens(2048, 8, True) == 264
     clock[0] += RECENT_S - 0.1
-    assert size.tokens(2048, 0, False, MANY) == 256
+    assert size.tokens(2048, 0, False) == 256
     clock[0] += 0.1
-    assert size.tokens(2048, 0, False, MANY) == 2048
+    assert size.tokens(2048, 0, False) == 2048
     size.saw_no_embeddings(generates=True)
-    assert size.tokens(2048, 0, False, MANY) == 256
+    assert size.tokens(2048, 0, False) == 256
 
 
 def test_never_more_than_the_engine_may_run_and_zero_is_no_bound(clock):
-    small, off = StepSize(256, 0, 0), StepSize(0, 0, 0)
-    assert (small.tokens(128, 100, True, MANY), off.tokens(2048, 100, True, MANY)) == (128, 2048)
+    small, off = StepSize(256, 0), StepSize(0, 0)
+    assert (small.tokens(128, 100, True), off.tokens(2048, 100, True)) == (128, 2048)
 
 
 def test_an_itl_target_shortens_steps_with_decodes_only(clock):
-    size = StepSize(256, 0.2, 0)
-    assert size.tokens(2048, 8, True, MANY) == 264
+    size = StepSize(256, 0.2)
+    assert size.tokens(2048, 8, True) == 264
     size.ran(256)
     clock[0] += 0.4
-    assert size.tokens(2048, 8, True, MANY) == 8 + 128
-    assert size.tokens(2048, 0, True, MANY) == 256
+    assert size.tokens(2048, 8, True) == 8 + 128
+    assert size.tokens(2048, 0, True) == 256
     clock[0] += RECENT_S
-    assert size.tokens(2048, 0, False, MANY) == 2048
+    assert size.tokens(2048, 0, False) == 2048
 
 
 def test_without_a_bound_an_itl_target_holds_alone(clock):
-    size = StepSize(0, 0.2, 0)
-    assert size.tokens(2048, 8, True, MANY) == 2048
+    size = StepSize(0, 0.2)
+    assert size.tokens(2048, 8, True) == 2048
     size.ran(2040)
     size.saw_no_embeddings(generates=True)  # the last step's time is not known any more
     clock[0] += 0.4
-    assert size.tokens(2048, 8, True, MANY) == 2048
+    assert size.tokens(2048, 8, True) == 2048
     size.ran(2040)
     clock[0] += 0.3
-    assert size.tokens(2048, 8, True, MANY) == 8 + 1360
+    assert size.tokens(2048, 8, True) == 8 + 1360
 
 
 def test_a_step_is_timed_only_if_the_engine_did_not_sleep_after_it(clock):
-    size = StepSize(0, 0.1, 0)
+    size = StepSize(0, 0.1)
     for seconds, decodes in ((9, 4), (9, 0), (0.01, 4), (99, 0)):
-        assert size.tokens(2048, decodes, bool(decodes), MANY) == 2048
+        assert size.tokens(2048, decodes, bool(decodes)) == 2048
         size.ran(500)
         clock[0] += seconds
-    assert size.tokens(2048, 4, True, MANY) == 2048
+    assert size.tokens(2048, 4, True) == 2048
     size.ran(500)
     clock[0] += 0.2
-    assert size.tokens(2048, 4, True, MANY) == 4 + 250
-
-
-def test_embeddings_alone_have_half_steps_soon_after_a_generation(clock):
-    size, paper = StepSize(256, 0, 0.5), StepSize(256, 0, 0)
-    for each, tokens in ((size, 128), (paper, 256)):
-        each.saw_no_embeddings(generates=True)
-        assert each.tokens(2048, 0, False, MANY) == tokens
-        assert each.tokens(2048, 8, True, MANY) == 264
-        assert each.tokens(2048, 0, True, MANY) == 256  # a chat's own prefill is not cut
-    clock[0] += RECENT_S
-    assert size.tokens(2048, 0, False, MANY) == 2048
-
-
-def test_embeddings_that_end_in_one_step_are_not_cut(clock):
-    size = StepSize(256, 0, 0.5)
-    size.saw_no_embeddings(generates=True)
-    assert size.tokens(2048, 0, False, 257) == 128
-    assert size.tokens(2048, 0, False, 256) == 256
-
-
-def test_a_step_has_room_for_a_token_whatever_the_bound(clock):
-    size = StepSize(1, 0, 0.5)
-    size.saw_no_embeddings(generates=True)
-    assert size.tokens(2048, 0, False, MANY) == 1
+    assert size.tokens(2048, 4, True) == 4 + 250
 
 
 def scheduler_with(tiny_model: Path, **orthrus):
@@ -143,15 +116,6 @@ def test_slow_steps_become_short_where_there_is_an_itl_target(tiny_model: Path, 
 def test_the_default_is_for_ibs_on_cpu(tiny_model: Path, settings, tokens):
     scheduler = scheduler_with(tiny_model, **settings)
     assert scheduler.settings.mixed_step_tokens == tokens
-
-
-def test_soon_after_a_chat_steps_of_embeddings_alone_are_half_as_long(tiny_model: Path, clock):
-    scheduler = scheduler_with(tiny_model, mixed_step_tokens=100)
-    scheduler.add_request(request("g", 8, generate(1)))
-    answered(scheduler)
-    for i in range(2):
-        scheduler.add_request(request(f"e{i}", 100, embed()))
-    assert [answered(scheduler) for _ in range(3)] == [50, 50, 100]
 
 
 def test_the_empty_step_after_the_last_answer_is_no_generation(tiny_model: Path):

@@ -52,6 +52,7 @@ class _Line(TypedDict):
     waiting: _Requests
     credits: _Credits
     refused: dict[str, str]
+    discarded: NotRequired[_Count]
 
 
 _LINE = TypeAdapter(_Line)
@@ -71,7 +72,8 @@ class TraceSummary:
     `max_share_error_tokens` compare embeddings with their ideal share of the tokens that were given out
     while both kinds had work that could start (paper, section 4.2): the relative difference of the totals,
     and the largest difference at any moment in tokens. `longest_pause_s` is, for each kind, the longest time
-    for which it had prompt tokens to compute and was given none. A figure over no steps at all is None, and
+    for which it had prompt tokens to compute and was given none. `discarded_tokens` are those of
+    steps discarded for a generation, which are in no other figure. A figure over no steps at all is None, and
     `notes` say why.
 
     The ideal share of a step is the one that its policy aimed at, `credits.embed_share`: only that one knows
@@ -83,6 +85,7 @@ class TraceSummary:
     steps: int
     seconds: float
     tokens: dict[str, int]
+    discarded_tokens: int
     budget_fill: float | None
     mixed_steps: float
     contended_steps: int
@@ -151,6 +154,7 @@ def summarize(steps: Sequence[Step]) -> TraceSummary:
         steps=len(steps),
         seconds=steps[-1]["time"] - steps[0]["time"],
         tokens=tokens,
+        discarded_tokens=sum(step.get("discarded", 0) for step in steps),
         budget_fill=_mean(sum(step["tokens"].values()) / step["budget"] for step in backlogged),
         mixed_steps=sum(step["mix"] == "mixed" for step in steps) / len(steps),
         contended_steps=len(contended),

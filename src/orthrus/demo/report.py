@@ -61,7 +61,7 @@ def steadiness(before: float, after: float) -> str:
     if abs(before - after) <= UNSTEADY * max(before, after):
         return "The two agree within 10%."
     return (
-        "The two differ by more than 10%: something else used the machine, so take the comparison with care."
+        "The two differ by more than 10%: the machine was not steady, so take the comparison with care."
     )
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vllm.config import PoolerConfig as PoolerConfig
     from vllm.config import SchedulerConfig as SchedulerConfig
     from vllm.config import VllmConfig as VllmConfig
+    from vllm.config import get_layers_from_vllm_config as get_layers_from_vllm_config
     from vllm.distributed.device_communicators.shm_broadcast import SpinCondition as SpinCondition
     from vllm.distributed.parallel_state import get_pp_group as get_pp_group
     from vllm.engine.arg_utils import AsyncEngineArgs as AsyncEngineArgs
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from vllm.lora.layers import LoRAMapping as LoRAMapping
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU as PunicaWrapperCPU
     from vllm.lora.request import LoRARequest as LoRARequest
+    from vllm.model_executor.layers.attention import Attention as Attention
     from vllm.model_executor.layers.utils import (
         dispatch_cpu_unquantized_gemm as dispatch_cpu_unquantized_gemm,
     )
@@ -133,6 +135,8 @@ SEAM: dict[str, tuple[str, str]] = {
     "CPUAttentionMetadataBuilder": ("vllm.v1.attention.backends.cpu_attn", "CPUAttentionMetadataBuilder"),
     "CommonAttentionMetadata": ("vllm.v1.attention.backend", "CommonAttentionMetadata"),
     "CPUModelRunner": ("vllm.v1.worker.cpu_model_runner", "CPUModelRunner"),
+    "get_layers_from_vllm_config": ("vllm.config", "get_layers_from_vllm_config"),
+    "Attention": ("vllm.model_executor.layers.attention", "Attention"),
     "ModelRunnerOutput": ("vllm.v1.outputs", "ModelRunnerOutput"),
     "AsyncModelRunnerOutput": ("vllm.v1.outputs", "AsyncModelRunnerOutput"),
     "AsyncLLMEngine": ("vllm", "AsyncLLMEngine"),

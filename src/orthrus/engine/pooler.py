@@ -79,6 +79,16 @@ class StepPooler:
             self._free.append(slot)
 
     @torch.inference_mode()
+    def start_behind_prefix(
+        self, req_id: str, params: PoolingParams, start: int, prompt_len: int, kept_row: int
+    ) -> None:
+        """Open a request that starts at position `start` (above 0), with the state kept in `kept_row`.
+
+        Before the forward pass: the row may be another's by the time a discarded step is computed again.
+        """
+        self._open(req_id, params, start, prompt_len, kept_row)
+
+    @torch.inference_mode()
     def step(
         self,
         hidden: torch.Tensor,
@@ -94,12 +104,12 @@ class StepPooler:
 
         `lengths`, `starts` and `prompt_lens` are integers [k]. Returns a float32 vector for each request
         whose prompt is complete (a matrix for spans and token-level output), None for the others; the
-        state of a complete one is freed. `orders` names states at block boundaries to start from and to keep.
+        state of a complete one is freed. `orders` names states at block boundaries to keep.
         """
         orders = orders or SumOrders()
         for i, req_id in enumerate(req_ids):
             if starts[i] == 0 or req_id not in self._specs:
-                self._open(req_id, params[i], int(starts[i]), int(prompt_lens[i]), orders.loads.get(req_id))
+                self._open(req_id, params[i], int(starts[i]), int(prompt_lens[i]), None)
         lengths_t = torch.as_tensor(lengths, dtype=torch.int64)
         starts_t = torch.as_tensor(starts, dtype=torch.int64)
         if len(self._slots) == len(self._specs):

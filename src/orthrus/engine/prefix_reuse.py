@@ -96,6 +96,11 @@ class PrefixReuse:
             setattr(output, ORDERS, orders)
         self._sums.end_step()
 
+    def take_back(self) -> None:
+        """The step whose orders were attached last was discarded: it saved nothing."""
+        if self._sums is not None:
+            self._sums.take_back()
+
     def clear(self) -> None:
         """Forget all kept states, as vLLM forgets its cached blocks."""
         if self._sums is not None:

@@ -39,6 +39,8 @@ class PrefixSums:
         self._free = list(range(rows - 1, -1, -1))
         self._step = 1
         self._saved_in = [0] * rows  # the step that wrote each row last
+        self._saved: list[Hashable] = []
+        self._last_saved: list[Hashable] = []
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -46,6 +48,12 @@ class PrefixSums:
     def end_step(self) -> None:
         """Offer from now on what this step saves."""
         self._step += 1
+        self._last_saved, self._saved = self._saved, []
+
+    def take_back(self) -> None:
+        """The step that `end_step` ended did not run after all: what it was to save does not exist."""
+        self._free.extend(self._rows.pop(key) for key in self._last_saved)
+        self._last_saved = []
 
     def longest(self, head: Head, hashes: Sequence[Hashable], cached_tokens: int) -> tuple[int, int] | None:
         """The longest prefix of at most `cached_tokens` that has a kept state: (tokens, row), or None."""
@@ -73,6 +81,7 @@ class PrefixSums:
                 break
             rows[key] = row
             saved_in[row] = step
+            self._saved.append(key)
             saved.append((position, row))
         return saved
 
@@ -80,6 +89,8 @@ class PrefixSums:
         """Forget everything (vLLM's prefix cache was reset: new weights, say)."""
         self._free.extend(self._rows.values())
         self._rows.clear()
+        self._saved = []
+        self._last_saved = []
 
     def _least_recent(self) -> int | None:
         oldest = next(iter(self._rows), None)

@@ -67,6 +67,11 @@ class MixedModelRunner(GPUModelRunner):
         if self._may_hold_nan:
             self._zero_block_ids(fresh_blocks(scheduler_output, self.cache_config.block_size))
         result: Callable[..., Any] | None = super()._update_states(scheduler_output)
+        if self._sum_orders is not None:
+            for req_id, row in self._sum_orders.loads.items():
+                state = self.requests[req_id]
+                start, length = state.num_computed_tokens, state.num_prompt_tokens
+                self.pooler.start_behind_prefix(req_id, state.pooling_params, start, length, row)
         return result
 
     def _may_reorder_batch(self, scheduler_output: SchedulerOutput) -> None:

@@ -20,6 +20,7 @@ from orthrus.engine import cpu_wait, integrity, process_end
 from orthrus.engine.admission import Admission
 from orthrus.engine.compat import AsyncScheduler, PauseState, RequestStatus, Scheduler
 from orthrus.engine.config import OrthrusConfig
+from orthrus.engine.discards import Discards
 from orthrus.engine.embedding import EmbeddingSpec
 from orthrus.engine.first_token import FirstToken
 from orthrus.engine.grants import StepGrants
@@ -29,6 +30,7 @@ from orthrus.engine.prefix_reuse import PrefixReuse
 from orthrus.engine.refusals import of_generations
 from orthrus.engine.running_prompts import RunningPrompts
 from orthrus.engine.step_size import StepSize
+from orthrus.engine.step_watch import DISCARDED
 from orthrus.engine.steps import StepRecorder
 from orthrus.engine.waiting import StepQueue, WaitingByKind, kind_of
 from orthrus.policy.options import PolicyOptions
@@ -38,7 +40,7 @@ from orthrus.policy.work import Kind, Plan, Refusal, StepView, WorkItem
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from orthrus.engine.compat import Request, SchedulerOutput
+    from orthrus.engine.compat import ModelRunnerOutput, Request, SchedulerOutput
 
 
 class MixedScheduling(Scheduler):
@@ -65,9 +67,8 @@ class MixedScheduling(Scheduler):
         self._admission = Admission(self)
         self._reuse = PrefixReuse(self, config)
         self._first_token = FirstToken(self, options, self._outlook)
-        self._step_size = StepSize(
-            config.mixed_step_tokens or 0, config.itl_target_s, self._first_token.target_s
-        )
+        self._discards = Discards(self, self._first_token.target_s)
+        self._step_size = StepSize(config.mixed_step_tokens or 0, config.itl_target_s)
         integrity.install()
         cpu_wait.install()
         process_end.install()
@@ -102,14 +103,14 @@ class MixedScheduling(Scheduler):
         in_flight, prefills, embeddings = self._prompts.work(self.running, waiting.orders)
         decodes = len(self.running) - prefills - embeddings
         generates = bool(decodes or in_flight[Kind.PREFILL] or waiting)
-        embed_tokens = waiting.kinds[Kind.EMBED].remaining + sum(i.remaining for i in in_flight[Kind.EMBED])
-        tokens = self._step_size.tokens(budget, decodes, generates, embed_tokens)
+        tokens = self._step_size.tokens(budget, decodes, generates)
         if waiting and not decodes and not in_flight[Kind.PREFILL] and not throttle_prefills:
             tokens = self._first_token.tokens(tokens)
         self.max_num_scheduled_tokens = tokens
         try:
             self._admission.begin_step(embeddings)
-            return self._schedule_mixed(in_flight, decodes, throttle_prefills)
+            plan = partial(self._schedule_mixed, in_flight, decodes, throttle_prefills)
+            return plan() if generates else self._discards.schedule(plan)
         finally:
             self.max_num_scheduled_tokens = budget
 
@@ -178,8 +179,33 @@ class MixedScheduling(Scheduler):
         if settle is not None:
             settle()
 
+    def arrived(self, request: Request) -> None:
+        """A request has come and will be in the queue before the next step; from another thread."""
+        if request.pooling_params is None:
+            self._discards.arrived()
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> Any:
+        if self._discards.is_watched:
+            if hasattr(model_runner_output, DISCARDED):
+                self._take_back(scheduler_output)
+            else:
+                self._discards.keep()
+                self._settle()
+        return super().update_from_output(scheduler_output, model_runner_output)
+
+    def _take_back(self, output: SchedulerOutput) -> None:
+        self._unsettled = None
+        self._follow_prompts(output)
+        self._admission.end_step()
+        self._reuse.take_back()
+        self.mix_policy.settle({})
+        self._recorder.discarded(self._discards.take_back())
+
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> Any:
-        self._settle()
+        if not self._discards.is_watched:  # else it may yet be discarded
+            self._settle()
         return super().get_grammar_bitmask(scheduler_output)
 
     def _schedule_generation(self, throttle_prefills: bool) -> SchedulerOutput:

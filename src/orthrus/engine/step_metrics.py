@@ -43,6 +43,9 @@ class StepMetrics:
         self._tokens = by_kind(
             Counter("orthrus:scheduled_tokens", "Tokens scheduled, by kind of work", ["kind"]), *rows
         )
+        self._discarded = Counter(
+            "orthrus:discarded_tokens", "Tokens of steps that were discarded for a generation"
+        )
         steps = Counter("orthrus:steps", "Steps that ran, by what they held", ["mix"])
         self._steps = {mix: steps.labels(mix=mix) for mix in ("embed", "generate", "mixed")}
         self._last = by_kind(Gauge("orthrus:last_step_tokens", "Tokens of the last step", **gauge), *rows)
@@ -81,6 +84,10 @@ class StepMetrics:
                 self._scheduled[kind] += tokens
         for head in refused.items():
             self._heads[head] += 1
+
+    def discarded(self, tokens: int) -> None:
+        """A step of `tokens` was discarded."""
+        self._discarded.inc(tokens)
 
     def is_due(self, total: int) -> bool:
         """Whether to `write` now, after a step of `total` tokens."""

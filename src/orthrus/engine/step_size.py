@@ -15,23 +15,18 @@ CPU_PROMPT_TOKENS = 256
 RECENT_S = 10.0
 """Steps stay small this long after the last generation: where one chat came, the next is likely."""
 
-_ALONE_PART = 0.5
-"""The part of a mixed step that one of embeddings alone holds, so that the chat that comes waits less.
-With half of 256 a token costs no more than with all of them, with a quarter it does."""
-
 
 class StepSize:
     """Bounds the prompt tokens (embeddings and prefills) of a step beside generations, or soon after them.
 
-    `prompt_tokens` is the most of them, and 0 sets no bound; with a `ttft_target_s`, embeddings alone have
-    half of it. `itl_target_s` are the seconds a step with decodes should take at most; 0 sets no aim.
+    `prompt_tokens` is the most of them, and 0 sets no bound. `itl_target_s` are the seconds a step with
+    decodes should take at most; 0 sets no aim.
 
     A step's time is taken from one call to the next. Under asynchronous scheduling that is one step late.
     """
 
-    def __init__(self, prompt_tokens: int, itl_target_s: float, ttft_target_s: float) -> None:
+    def __init__(self, prompt_tokens: int, itl_target_s: float) -> None:
         self._prompt_tokens = prompt_tokens or inf
-        self._alone_tokens = _ALONE_PART * self._prompt_tokens if ttft_target_s else self._prompt_tokens
         self._step_time = StepTime(itl_target_s) if itl_target_s else None
         self._last_generation = -RECENT_S
         self._began: float | None = None
@@ -47,10 +42,10 @@ class StepSize:
         """The prompt tokens of the step whose budget was asked for last."""
         self._ran = prompt_tokens
 
-    def tokens(self, budget: int, decodes: int, generates: bool, embed_tokens: int) -> int:
+    def tokens(self, budget: int, decodes: int, generates: bool) -> int:
         """The token budget of the next step, out of the engine's `budget`, `decodes` of it for decodes.
 
-        `generates`: a generation runs or waits now. `embed_tokens` are what embeddings have left to compute.
+        `generates`: a generation runs or waits now.
         """
         now = time.monotonic()
         if generates:
@@ -58,9 +53,7 @@ class StepSize:
         elif now - self._last_generation >= RECENT_S:
             self._began = None
             return budget
-        # A few short embeddings end in one step, and would be later in two.
-        is_cut = not generates and embed_tokens > self._prompt_tokens
-        most = self._alone_tokens if is_cut else self._prompt_tokens
+        most = self._prompt_tokens
         if self._step_time is not None:
             if decodes and self._began is not None and self._ran:  # without decodes the engine may have slept
                 self._step_time.learn(self._ran, now - self._began)
@@ -68,4 +61,4 @@ class StepSize:
             self._ran = 0
             if decodes:
                 most = min(most, self._step_time.fits)
-        return int(min(budget, decodes + max(1, most)))
+        return int(min(budget, decodes + most))

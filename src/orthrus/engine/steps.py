@@ -28,7 +28,8 @@ class StepRecord:
     """One step. Sizes are tokens (`budget`, `tokens`, `remaining`) or requests (`running`, `waiting`).
 
     `time` is when it was planned, in seconds since the epoch. `remaining` is what was to compute before the
-    step, `refused` why a request of a kind could not start.
+    step, `refused` why a request of a kind could not start. `discarded` are the tokens of steps that
+    were discarded for a generation since the step before.
     """
 
     time: float
@@ -40,6 +41,7 @@ class StepRecord:
     waiting: Mapping[str, int]
     credits: Mapping[str, float]
     refused: Mapping[Kind, Refusal]
+    discarded: int
 
     @classmethod
     def of(
@@ -50,6 +52,7 @@ class StepRecord:
         scheduled: Mapping[Kind, int],
         remaining: Mapping[Kind, int],
         refused: Mapping[Kind, Refusal],
+        discarded: int,
     ) -> StepRecord:
         """The scheduler's newest step, with its tokens `scheduled` by kind."""
         running, waiting = scheduler.get_request_counts()
@@ -65,6 +68,7 @@ class StepRecord:
             {"embed": waiting_embed, "generate": waiting - waiting_embed},
             scheduler.mix_policy.state(),
             refused,
+            discarded,
         )
 
 
@@ -73,6 +77,7 @@ class StepRecorder:
 
     def __init__(self, config: OrthrusConfig, replica: int) -> None:
         self._steps = 0
+        self._discarded = 0
         self._trace: TextIO | None = None
         if config.trace_steps:
             path = Path(config.trace_steps)
@@ -99,6 +104,7 @@ class StepRecorder:
     ) -> None:
         """Record the step of `output`; the full record is made only where somebody reads it now."""
         total = output.total_num_scheduled_tokens
+        discarded, self._discarded = self._discarded, 0
         metrics = self._metrics
         if metrics is not None:
             metrics.count(scheduled, total / budget, refused)
@@ -106,11 +112,17 @@ class StepRecorder:
                 metrics = None
         if metrics is None and self._trace is None:
             return
-        record = StepRecord.of(scheduler, planned_at, budget, scheduled, remaining, refused)
+        record = StepRecord.of(scheduler, planned_at, budget, scheduled, remaining, refused, discarded)
         if metrics is not None:
             metrics.write(record)
         if self._trace is not None and total:
             self._write(self._trace, record)
+
+    def discarded(self, tokens: int) -> None:
+        """A step of so many tokens was discarded, and is no step of the record."""
+        self._discarded += tokens
+        if self._metrics is not None:
+            self._metrics.discarded(tokens)
 
     def _write(self, trace: TextIO, record: StepRecord) -> None:
         self._steps += 1

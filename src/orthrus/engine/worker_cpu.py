@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orthrus.engine import attention_cpu, cpu_memory, cpu_wait, linear_cpu, lora_cpu, process_end
-from orthrus.engine.compat import CPUModelRunner, get_pp_group
+from orthrus.engine.compat import Attention, CPUModelRunner, get_layers_from_vllm_config, get_pp_group
 from orthrus.engine.compat import CPUWorker as VllmCPUWorker
 from orthrus.engine.config import OrthrusConfig
 from orthrus.engine.integrity import WorkerIntegrity
 from orthrus.engine.runner import MixedModelRunner
+from orthrus.engine.step_watch import StepDiscardedError, StepWatch, discarded
+
+if TYPE_CHECKING:
+    from orthrus.engine.compat import SchedulerOutput
 
 
 class MixedCPUModelRunner(MixedModelRunner, CPUModelRunner):
     """Mixed steps over vLLM's CPU runner (v1/worker/cpu_model_runner.py)."""
 
     intermediate_tensors: Any
+    _watch: StepWatch
 
     def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
         super().initialize_kv_cache(*args, **kwargs)
+        self._watch = StepWatch(get_layers_from_vllm_config(self.vllm_config, Attention))
         if OrthrusConfig.of(self.vllm_config).batch_invariant:
             attention_cpu.InvariantAttentionBuilder.adopt_all(self.attn_groups)
         if self.intermediate_tensors is None and not get_pp_group().is_first_rank:
@@ -26,6 +32,15 @@ class MixedCPUModelRunner(MixedModelRunner, CPUModelRunner):
             self.intermediate_tensors = self.model.make_empty_intermediate_tensors(
                 batch_size=self.max_num_tokens, dtype=self.model_config.dtype, device=self.device
             )
+
+    def execute_model(self, scheduler_output: SchedulerOutput, *args: Any, **kwargs: Any) -> Any:
+        self._watch.begin(scheduler_output)
+        try:
+            return super().execute_model(scheduler_output, *args, **kwargs)
+        except StepDiscardedError:
+            return discarded(self.input_batch)
+        finally:
+            self._watch.end()
 
 
 class CPUWorker(WorkerIntegrity, VllmCPUWorker):
