@@ -60,9 +60,7 @@ def steadiness(before: float, after: float) -> str:
     """What the two speeds measured alone say about the machine, in a sentence."""
     if abs(before - after) <= UNSTEADY * max(before, after):
         return "The two agree within 10%."
-    return (
-        "The two differ by more than 10%: the machine was not steady, so take the comparison with care."
-    )
+    return "The two differ by more than 10%: the machine was not steady, so take the comparison with care."
 
 
 def summary(before: Phase, chat: Phase, both: Phase, after: Phase, chats: int) -> list[str]:
