@@ -181,6 +181,7 @@ def test_a20_every_path_asks_for_the_key(own, path, headers):
         for method in ("POST", "GET"):
             response = anyone.request(method, url, json=BODY, headers=headers)
             assert response.status_code == 401, (method, path, response.text)
+            assert response.json()["error"]["message"] == "a valid API key is required (Bearer)"
 
 
 def test_a20_public_paths_and_the_right_key(own, client):

@@ -168,6 +168,7 @@ def test_token_ids_are_whole_numbers(check: Any, ids: Any) -> None:
         (check_pooling, {}, "'input' (or 'messages') is required"),
         (check_pooling, {"input": ""}, "input is an empty string"),
         (check_embedding, {"input": "a", "messages": [USER]}, "input and messages are both given"),
+        (check_embedding, {"messages": []}, "messages is an empty list"),
         (check_pooling, {"input": "a", "messages": [USER]}, "input and messages are both given"),
         (check_embedding, {"input": [1] * 17}, "input has 17 tokens; this model takes at most 16 (truncate"),
         (check_embedding, {"input": [[1] * 17]}, "and long_input 'split' of /v1/embeddings takes them"),
@@ -197,6 +198,10 @@ def test_pooling_takes_what_embeddings_take_for_one_vector() -> None:
     assert checked == {"input": [[1, 2]], "use_activation": False, "dimensions": 4, "pooling": "last"}
     error = refusal(check_pooling, {"input": "a", "task": "token_embed", "pooling": "last"})
     assert "no effect with task 'token_embed'" in str(error)
+    for task in ("classify", "generate", "plugin", ["embed"]):
+        error = refusal(check_pooling, {"input": "a", "task": task})
+        assert "; allowed: embed, token_embed" in str(error)
+    assert check_pooling({"input": "a", "task": "embed"}, LIMITS)["task"] == "embed"
     plugin = {"data": {"anything": 1}}
     assert check_pooling(plugin, LIMITS) == plugin
 

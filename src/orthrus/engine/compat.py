@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from vllm.entrypoints.pooling.pooling.serving import ServingPooling as ServingPooling
     from vllm.entrypoints.pooling.scoring.io_processor import ScoringIOProcessors as ScoringIOProcessors
     from vllm.entrypoints.pooling.scoring.serving import ServingScores as ServingScores
+    from vllm.entrypoints.serve.middleware.authenticate import (
+        AuthenticationMiddleware as AuthenticationMiddleware,
+    )
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup as cli_env_setup
     from vllm.entrypoints.serve.utils.api_utils import load_aware_call as load_aware_call
     from vllm.entrypoints.serve.utils.api_utils import validate_json_request as validate_json_request
@@ -106,6 +109,10 @@ SEAM: dict[str, tuple[str, str]] = {
     "make_arg_parser": ("vllm.entrypoints.launchers.cli_args", "make_arg_parser"),
     "validate_parsed_serve_args": ("vllm.entrypoints.launchers.cli_args", "validate_parsed_serve_args"),
     "ServeSubcommand": ("vllm.entrypoints.cli.serve", "ServeSubcommand"),
+    "AuthenticationMiddleware": (
+        "vllm.entrypoints.serve.middleware.authenticate",
+        "AuthenticationMiddleware",
+    ),
     "validate_json_request": ("vllm.entrypoints.serve.utils.api_utils", "validate_json_request"),
     "with_cancellation": ("vllm.entrypoints.serve.utils.api_utils", "with_cancellation"),
     "load_aware_call": ("vllm.entrypoints.serve.utils.api_utils", "load_aware_call"),

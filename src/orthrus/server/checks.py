@@ -58,6 +58,8 @@ def check_embedding(body: object, limits: EmbeddingLimits, route: str = EMBEDDIN
     check_truncation(request, limits)
     check_shapes(request, limits.max_model_len, limits.max_inputs)
     messages = request.get("messages")
+    if messages == []:
+        raise RequestError("messages is an empty list; give at least one message", "messages")
     if isinstance(messages, list) and any(isinstance(item, list) for item in messages):  # several chats
         check_count(messages, "messages", limits)
     if "input" in request:

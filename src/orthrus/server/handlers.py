@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from orthrus.engine.compat import GenerationError, GracefulHTTPError, VLLMError
+from orthrus.engine.compat import AuthenticationMiddleware, GenerationError, GracefulHTTPError, VLLMError
 from orthrus.server.errors import RequestError, clipped, error_body
 from orthrus.server.findings import explain
 from orthrus.server.lengths import FIELDS, is_too_long, too_long
@@ -93,6 +93,8 @@ def install(app: FastAPI, engine_client: Any, args: Namespace) -> None:
     app.add_exception_handler(RequestValidationError, on_wrong_body)
     app.add_exception_handler(ValidationError, on_wrong_data)
     app.add_exception_handler(VLLMError, on_vllm_error)
+    # vLLM's check of the key stands before our guard, and answers in a form of its own; it comes behind.
+    app.user_middleware.sort(key=lambda middleware: middleware.cls is AuthenticationMiddleware)
     # The SageMaker standards have built the stack already, with the handlers of vLLM alone.
     app.middleware_stack = app.build_middleware_stack()
 

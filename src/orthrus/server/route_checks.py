@@ -23,6 +23,7 @@ from orthrus.server.inputs import COHERE_INPUTS, check_count, check_text
 from orthrus.server.media import refuse_files
 
 PAIRS = (("queries", "documents"), ("text_1", "text_2"), ("data_1", "data_2"), ("queries", "items"))
+TASKS = ("embed", TOKEN_TASK)
 SCORINGS = ("cosine", "maxsim")
 
 
@@ -31,7 +32,10 @@ def check_pooling(body: object, limits: EmbeddingLimits) -> dict[str, Any]:
     if isinstance(body, dict) and "data" in body and not {"input", "messages"} & body.keys():
         return check_object(body, POOLING, limits)
     request = check_embedding(body, limits, POOLING)
-    if request.get("task") == TOKEN_TASK and request.get("pooling") is not None:
+    task = request.get("task")
+    if task is not None and task not in TASKS:
+        raise RequestError(f"task is {short(task)}; allowed: {', '.join(TASKS)}", "task")
+    if task == TOKEN_TASK and request.get("pooling") is not None:
         raise RequestError(f"pooling has no effect with task {TOKEN_TASK!r}; drop one of them", "pooling")
     return request
 
