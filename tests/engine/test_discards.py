@@ -214,6 +214,19 @@ def test_blocks_that_were_not_computed_are_in_no_cache(is_aborted: bool, tiny_mo
     assert len(pool.cached_block_hash_to_block) == 4
 
 
+def test_a_request_that_the_same_step_preempts_leaves_nothing_in_the_cache(tiny_model: Path) -> None:
+    settings = {"mixed_step_tokens": 64}
+    scheduler = make_scheduler(MixedScheduler, tiny_model, orthrus=settings, enable_prefix_caching=True)
+    for seed, name in enumerate("ef"):
+        scheduler.add_request(hashed(name, tokens(seed, 4 * BLOCK), embed("last")))
+    output = scheduler.schedule()
+    assert output.num_scheduled_tokens == {"e": 128}
+    # vLLM allocates for requests in turn, and may take the blocks of one for the next (by priority).
+    scheduler._discards._full_blocks.append((scheduler.requests["f"], 4 * BLOCK))
+    answer(scheduler, output)
+    assert len(scheduler.kv_cache_manager.block_pool.cached_block_hash_to_block) == 4
+
+
 def test_a_discarded_step_is_no_step_of_the_trace(tiny_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     settings = {"mixed_step_tokens": 64, "trace_steps": str(path)}

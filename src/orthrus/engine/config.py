@@ -1,13 +1,17 @@
 """Orthrus' own settings, how they travel inside vLLM's configuration, and how they change it.
 
-They travel as `additional_config["orthrus"]` (a plain dict, so that every process of vLLM gets them);
+They travel as `additional_config["orthrus"]` (plain values, so that every process of vLLM gets them);
 `apply` turns a finished stock VllmConfig into one that runs mixed steps.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
+from collections import UserDict
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -112,9 +116,23 @@ class OrthrusConfig(BaseModel):
         return cls(**(vllm_config.additional_config or {}).get(KEY, {}))
 
 
+class AdditionalConfig(UserDict[str, Any]):
+    """An engine's `additional_config`, of whose settings of ours a compiled model depends on few.
+
+    vLLM puts a hash of all of a dict into the key of its compiled models (vllm/config/vllm.py,
+    `compute_hash`), so that another path for a trace would compile for minutes. Other types it asks.
+    """
+
+    def compute_hash(self) -> str:
+        """What vLLM asks for: everybody else's entries, and the layers that `batch_invariant` chooses."""
+        settings = OrthrusConfig(**self[KEY])
+        factors = {**self, KEY: settings.batch_invariant}
+        return hashlib.sha256(json.dumps(factors, sort_keys=True).encode()).hexdigest()
+
+
 def is_requested(additional_config: object) -> bool:
     """Whether an engine's `additional_config` asks for Orthrus."""
-    return isinstance(additional_config, dict) and KEY in additional_config
+    return isinstance(additional_config, Mapping) and KEY in additional_config
 
 
 def choose_runner_generation() -> None:
@@ -189,7 +207,7 @@ def apply(vllm_config: VllmConfig) -> None:
         }
     )
     settings = config.model_dump(mode="json", exclude_defaults=True)
-    vllm_config.additional_config = {**vllm_config.additional_config, KEY: settings}
+    vllm_config.additional_config = AdditionalConfig({**vllm_config.additional_config, KEY: settings})
     if config.pooling_function:
         load_function(config.pooling_function)  # an operator's mistake is refused here, before any worker
     if config.matryoshka:

@@ -65,7 +65,7 @@ class Discards:
     def schedule(self, plan: Callable[[], SchedulerOutput]) -> SchedulerOutput:
         """The step of embeddings alone that `plan` schedules, marked as one that may be discarded.
 
-        No two running are: embeddings lose at most a third of their time to generations, however many come.
+        No two running are, so that embeddings go on however many generations come.
         """
         if self._flag is None or not self._may:
             self._may = True
@@ -84,9 +84,13 @@ class Discards:
         return output
 
     def keep(self) -> None:
-        """The step has run: its full blocks go to the prefix cache, where their requests still hold them."""
+        """The step has run: its full blocks go to the prefix cache."""
+        step = self._step
+        assert step is not None
         for request, tokens in self._end():
-            if self._requests.get(request.request_id) is request:
+            request_id = request.request_id
+            # Not one that was aborted meanwhile, or preempted by the same `schedule()`.
+            if self._requests.get(request_id) is request and request_id in step.num_scheduled_tokens:
                 self._kv.coordinator.cache_blocks(request, tokens)
 
     def take_back(self) -> int:
