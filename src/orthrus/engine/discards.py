@@ -46,7 +46,7 @@ class Discards:
         self._requests = scheduler.requests
         self._kv = scheduler.kv_cache_manager
         self._flag = ArrivalFlag() if is_possible else None
-        self._may = True
+        self._owed = 0
         self._step: SchedulerOutput | None = None
         self._full_blocks: list[tuple[Request, int]] = []
         if is_possible:
@@ -65,11 +65,13 @@ class Discards:
     def schedule(self, plan: Callable[[], SchedulerOutput]) -> SchedulerOutput:
         """The step of embeddings alone that `plan` schedules, marked as one that may be discarded.
 
-        No two running are, so that embeddings go on however many generations come.
+        After a discarded step as many tokens run before the next one may be: embeddings lose at most a third
+        of their time, however many generations come.
         """
-        if self._flag is None or not self._may:
-            self._may = True
-            return plan()
+        if self._flag is None or self._owed > 0:
+            output = plan()
+            self._owed -= output.total_num_scheduled_tokens
+            return output
         self._flag.clear()
         coordinator = self._kv.coordinator
         # vLLM caches a full block when it is allocated, and others of this step would start behind it.
@@ -98,14 +100,13 @@ class Discards:
         step = self._step
         assert step is not None
         self._end()
-        self._may = False
         for request_id, tokens in step.num_scheduled_tokens.items():
             request = self._requests.get(request_id)
             if request is not None:  # not aborted meanwhile
                 request.num_computed_tokens -= tokens
                 request.is_prefill_chunk = True
-        total: int = step.total_num_scheduled_tokens
-        return total
+        self._owed = step.total_num_scheduled_tokens
+        return self._owed
 
     def _end(self) -> list[tuple[Request, int]]:
         full_blocks, self._full_blocks, self._step = self._full_blocks, [], None

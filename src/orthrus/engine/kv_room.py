@@ -105,4 +105,6 @@ class KvRoom:
                 prompt_tokens -= tokens
             else:
                 tokens = 1
-            self._free -= -(-(held + tokens) // size) - -(-held // size)
+            # More than are in use where the step that took them was discarded.
+            blocks = len(self._kv.get_block_ids(request.request_id)[0])
+            self._free -= max(0, -(-(held + tokens) // size) - blocks)

@@ -104,7 +104,6 @@ class StepRecorder:
     ) -> None:
         """Record the step of `output`; the full record is made only where somebody reads it now."""
         total = output.total_num_scheduled_tokens
-        discarded, self._discarded = self._discarded, 0
         metrics = self._metrics
         if metrics is not None:
             metrics.count(scheduled, total / budget, refused)
@@ -112,11 +111,12 @@ class StepRecorder:
                 metrics = None
         if metrics is None and self._trace is None:
             return
-        record = StepRecord.of(scheduler, planned_at, budget, scheduled, remaining, refused, discarded)
+        record = StepRecord.of(scheduler, planned_at, budget, scheduled, remaining, refused, self._discarded)
         if metrics is not None:
             metrics.write(record)
         if self._trace is not None and total:
             self._write(self._trace, record)
+            self._discarded = 0
 
     def discarded(self, tokens: int) -> None:
         """A step of so many tokens was discarded, and is no step of the record."""
