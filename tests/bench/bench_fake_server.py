@@ -53,7 +53,7 @@ async def embeddings(request: Request) -> Response:
 
 async def completions(request: Request) -> Response:
     body = await request.json()
-    seen.append({"path": "completions", **body})
+    seen.append({"path": "completions", "key": request.headers.get("authorization"), **body})
     case = body["prompt"][0]
     if case == 2001:
         return refusal()

@@ -53,6 +53,15 @@ async def test_requests_ask_for_exact_lengths_and_the_adapter(fake_url):
     assert (embed["model"], embed["input"], embed["encoding_format"]) == ("r8", [2000, 1600], "base64")
 
 
+async def test_the_key_of_the_environment_goes_along(fake_url, monkeypatch):
+    keys = []
+    for key in ("", "secret"):
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+        await send(fake_url, generation())
+        keys.append(httpx.get(f"{fake_url}/seen", trust_env=False).json()[-1]["key"])
+    assert keys == [None, "Bearer secret"]
+
+
 async def test_a_connection_is_used_again_only_while_the_server_keeps_it_open(fake_url, monkeypatch):
     assert KEEP_ALIVE_S < VLLM_KEEP_ALIVE_S
     monkeypatch.setattr("orthrus.bench.client.KEEP_ALIVE_S", 0.5)

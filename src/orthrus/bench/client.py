@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -62,7 +63,10 @@ class Client:
         timeout: float = 600.0,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
-        """`extra_body` is added to generations; the default makes outputs greedy and exact in length."""
+        """`extra_body` is added to generations; the default makes outputs greedy and exact in length.
+
+        The environment's OPENAI_API_KEY goes with every request, as in `vllm bench serve`.
+        """
         self._targets = targets
         self._model = model
         self._clock = clock
@@ -70,7 +74,9 @@ class Client:
         limits = httpx.Limits(
             max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE_S
         )
-        self._http = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False)
+        key = os.environ.get("OPENAI_API_KEY")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.AsyncClient(timeout=timeout, limits=limits, headers=headers, trust_env=False)
 
     async def aclose(self) -> None:
         """Close the connections."""
