@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -45,16 +47,9 @@ def program(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("process", ENDS)
-def test_only_an_engines_own_processes_end_without_a_collection(program, process):
-    done = subprocess.run(
-        [sys.executable, program, process], capture_output=True, text=True, check=True, timeout=120
-    )
-    assert done.stdout == f"{ENDS[process]}\n"
-
-
-@pytest.mark.parametrize(("process", "ends"), [("EngineCore", True), ("Process-1", False)])
-def test_an_engine_whose_program_was_killed_ends(program, process, ends):
+@contextmanager
+def started(program, process):
+    """The program and its child, which stays for minutes."""
     with subprocess.Popen(
         [sys.executable, program, process, "stay"], stdout=subprocess.PIPE, text=True
     ) as run:
@@ -65,13 +60,41 @@ def test_an_engine_whose_program_was_killed_ends(program, process, ends):
             for each in psutil.Process(run.pid).children()
             if "resource_tracker" not in " ".join(each.cmdline())
         ]
-        run.kill()
         try:
-            if ends:
-                child.wait(60)
-            else:
-                with pytest.raises(psutil.TimeoutExpired):
-                    child.wait(1)
+            yield run, child
         finally:
             if child.is_running():
                 child.kill()
+
+
+@pytest.mark.parametrize("process", ENDS)
+def test_only_an_engines_own_processes_end_without_a_collection(program, process):
+    done = subprocess.run(
+        [sys.executable, program, process], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout == f"{ENDS[process]}\n"
+
+
+@pytest.mark.parametrize(
+    ("process", "ends"), [("EngineCore", False), ("VllmWorker-0", False), ("Process-1", True)]
+)
+def test_ctrl_c_is_not_for_an_engines_processes(program, process, ends):
+    with started(program, process) as (run, child):
+        child.send_signal(signal.SIGINT)
+        if ends:
+            child.wait(60)
+        else:
+            with pytest.raises(psutil.TimeoutExpired):
+                child.wait(1)
+        run.kill()
+
+
+@pytest.mark.parametrize(("process", "ends"), [("EngineCore", True), ("Process-1", False)])
+def test_an_engine_whose_program_was_killed_ends(program, process, ends):
+    with started(program, process) as (run, child):
+        run.kill()
+        if ends:
+            child.wait(60)
+        else:
+            with pytest.raises(psutil.TimeoutExpired):
+                child.wait(1)

@@ -88,6 +88,7 @@ def own(checkpoint, tmp_path_factory):
         load.join()
         assert [answer.status_code for answer in answers] == [503]
         assert "stopping" in answers[0].text
+        assert "Traceback" not in started.log.read_text()
 
 
 def long_generation(server):

@@ -4,6 +4,8 @@ At its exit Python looks through every object of torch and vLLM for cycles, seve
 than vLLM waits for a worker (vllm/v1/executor/multiproc_executor.py, `_ensure_worker_termination`), so that
 every stop on CPU ended in SIGKILL. vLLM does the same as here for ROCm (vllm/v1/engine/core.py).
 
+Ctrl-C is the program's to answer, and not its engine's.
+
 vLLM's workers notice when the engine's process has gone (`monitor_death_pipe`), but that process waits for
 requests for ever when its server or program was killed, and holds the weights and the KV cache.
 """
@@ -36,9 +38,13 @@ def install(*, server: bool = False) -> None:
     An engine inside a user's own process must not change how that one ends.
     """
     parent, name = multiprocessing.parent_process(), multiprocessing.current_process().name
-    if server or (parent is not None and name.startswith((ENGINE, WORKER))):
+    is_engines = parent is not None and name.startswith((ENGINE, WORKER))
+    if server or is_engines:
         atexit.unregister(gc.freeze)
         atexit.register(gc.freeze)
+    if is_engines:
+        # A terminal sends it to all, and an engine that ended before its program would count as dead.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     if parent is not None and name.startswith(ENGINE):
         _end_with(parent)
 

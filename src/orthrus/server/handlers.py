@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
 
 from orthrus.engine.compat import AuthenticationMiddleware, GenerationError, GracefulHTTPError, VLLMError
 from orthrus.server.errors import RequestError, clipped, error_body
@@ -48,6 +49,12 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     if error.status_code == HTTPStatus.BAD_REQUEST and isinstance(cause, ValueError):
         return error_response(f"the request body is not JSON: {cause}", error.status_code, "body")
     return error_response(str(error.detail), error.status_code, None, headers)
+
+
+async def on_disconnect(_request: Request, error: Exception) -> Response:
+    """A client that left before its body was whole hears no answer, and is no error of the server."""
+    assert isinstance(error, ClientDisconnect)
+    return Response(status_code=HTTPStatus.BAD_REQUEST)
 
 
 async def on_wrong_body(_request: Request, error: Exception) -> Response:
@@ -90,6 +97,7 @@ def install(app: FastAPI, engine_client: Any, args: Namespace) -> None:
     app.add_exception_handler(RequestError, on_refusal)
     app.add_exception_handler(StarletteHTTPException, on_http_error)
     app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(ClientDisconnect, on_disconnect)
     app.add_exception_handler(RequestValidationError, on_wrong_body)
     app.add_exception_handler(ValidationError, on_wrong_data)
     app.add_exception_handler(VLLMError, on_vllm_error)
