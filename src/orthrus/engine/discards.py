@@ -68,7 +68,9 @@ class Discards:
         After a discarded step as many tokens run before the next one may be: embeddings lose at most a third
         of their time, however many generations come.
         """
-        if self._flag is None or self._owed > 0:
+        if self._flag is None:
+            return plan()
+        if self._owed > 0:
             output = plan()
             self._owed -= output.total_num_scheduled_tokens
             return output
