@@ -194,6 +194,8 @@ def test_bad_conversations_options_and_adapters(api: Engine) -> None:
 
 
 def test_bad_engine_arguments_are_refused_before_anything_starts(tiny_model: Path) -> None:
+    with pytest.raises(TypeError, match=r"option of the policy: policy_options=\{'embed_chunk': ...\}"):
+        Engine(str(tiny_model), embed_chunk=16)
     with pytest.raises(TypeError, match="did you mean 'max_model_len'"):
         Engine(str(tiny_model), max_model_length=5)
     with pytest.raises(ValueError, match=r"unknown policy 'fifo'; allowed: .*ibs"):

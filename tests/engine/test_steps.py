@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from bare_scheduler import answer, make_scheduler, request
-from engine_driver import embed, generate
+from bare_scheduler import BLOCK, answer, hashed, make_scheduler, request
+from engine_driver import embed, generate, tokens
+from vllm import SamplingParams
 from vllm.v1.request import RequestStatus
 
 from orthrus.engine.scheduler import MixedScheduler
@@ -37,6 +38,21 @@ def test_remaining_work_of_steps_without_embeddings(tiny_model: Path, tmp_path: 
         {"embed": 0, "prefill": left} for left in (350, 222, 94, 50, 50)
     ]
     assert [step["tokens"]["prefill"] for step in steps] == [128, 128, 44, 0, 50]
+
+
+@pytest.mark.parametrize("params", [generate(1), embed("last")])
+def test_what_the_prefix_cache_holds_is_no_work(params: Any, tiny_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    scheduler = make_scheduler(
+        MixedScheduler, tiny_model, enable_prefix_caching=True, orthrus={"trace_steps": str(path)}
+    )
+    for name in ("first", "again"):
+        scheduler.add_request(hashed(name, tokens(1, 2 * BLOCK + 5), params))
+        answer(scheduler, scheduler.schedule())
+    kind = "prefill" if isinstance(params, SamplingParams) else "embed"
+    steps = trace_of(scheduler, path)
+    assert [step["tokens"][kind] for step in steps] == [2 * BLOCK + 5, 5]
+    assert [step["remaining"][kind] for step in steps] == [2 * BLOCK + 5, 5]
 
 
 def test_remaining_work_and_refusals_of_mixed_steps(tiny_model: Path, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from orthrus.engine.compat import (
     SamplingParams,
 )
 from orthrus.engine.config import KEY, OrthrusConfig
+from orthrus.policy.options import PolicyOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -275,6 +276,8 @@ def _own_names() -> set[str]:
 def _check_names(arguments: Mapping[str, Any]) -> None:
     known = [field.name for field in fields(AsyncEngineArgs)]
     for name in arguments:
+        if name in PolicyOptions.__dataclass_fields__:
+            raise TypeError(f"{name!r} is an option of the policy: policy_options={{{name!r}: ...}}")
         if name not in known:
             near = get_close_matches(name, [*known, *_own_names()], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -171,6 +171,7 @@ class MixedScheduling(Scheduler):
             if self._stuck is not None:
                 refused.setdefault(self._stuck, Refusal.KV_BLOCKS)
             left = {kind: queue.remaining for kind, queue in queues.items()}
+            self._leave_out_cached(left, output)
             self._recorder.step(self, output, planned_at, budget, scheduled, left, refused)
 
     def _settle(self) -> None:
@@ -222,6 +223,7 @@ class MixedScheduling(Scheduler):
             left[kind_of(request)] += request.num_tokens - request.num_computed_tokens
         output = super().schedule(throttle_prefills)
         self._follow_prompts(output)
+        self._leave_out_cached(left, output)
         tokens = output.num_scheduled_tokens
         prefills = [r.request_id for r in chunked]
         prefills += [new.req_id for new in output.scheduled_new_reqs]
@@ -233,6 +235,11 @@ class MixedScheduling(Scheduler):
         budget = self.max_num_scheduled_tokens
         self._recorder.step(self, output, time.time(), budget, scheduled, left, refused)
         return output
+
+    def _leave_out_cached(self, left: dict[Kind, int], output: SchedulerOutput) -> None:
+        """Prompt tokens that requests of this step found in the prefix cache were none to compute."""
+        for new in output.scheduled_new_reqs:
+            left[Kind.EMBED if new.req_id in self.embeddings else Kind.PREFILL] -= new.num_computed_tokens
 
     def _follow_prompts(self, output: SchedulerOutput) -> None:
         if self.connector is None:
