@@ -75,6 +75,7 @@ class Discards:
             self._owed -= output.total_num_scheduled_tokens
             return output
         self._flag.clear()
+        self._full_blocks = []
         coordinator = self._kv.coordinator
         # vLLM caches a full block when it is allocated, and others of this step would start behind it.
         coordinator.cache_blocks = lambda request, tokens: self._full_blocks.append((request, tokens))

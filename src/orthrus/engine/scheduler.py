@@ -305,6 +305,13 @@ class MixedScheduling(Scheduler):
         done: bool = super().reset_prefix_cache(*args, **kwargs)
         return done
 
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Preempt, and take out of the prefix cache what this very step was to compute (vLLM leaves it)."""
+        kv, groups = self.kv_cache_manager, self.kv_cache_config.kv_cache_groups
+        for blocks, group in zip(kv.get_block_ids(request.request_id), groups, strict=True):
+            kv.evict_blocks(set(blocks[request.num_computed_tokens // group.kv_cache_spec.block_size :]))
+        super()._preempt_request(request, *args, **kwargs)
+
     def _to_the_last_position(self, request: Request, computed: int, tokens: int) -> int:
         """Undo vLLM's reservation of one position for a sampled token: an embedding samples none, and one
         of exactly the model's length would otherwise wait for its last token for ever."""
