@@ -238,6 +238,8 @@ class MixedScheduling(Scheduler):
 
     def _leave_out_cached(self, left: dict[Kind, int], output: SchedulerOutput) -> None:
         """Prompt tokens that requests of this step found in the prefix cache were none to compute."""
+        if self.connector is not None:
+            return  # what it loaded has been left out already, while the request waited
         for new in output.scheduled_new_reqs:
             left[Kind.EMBED if new.req_id in self.embeddings else Kind.PREFILL] -= new.num_computed_tokens
 
