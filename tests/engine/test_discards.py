@@ -19,7 +19,7 @@ from engine_driver import Job, assert_idle, embed, embed_all, generate, run, sch
 from orthrus.engine.arrival_flag import ArrivalFlag, open_flag
 from orthrus.engine.compat import RequestStatus
 from orthrus.engine.scheduler import MixedScheduler
-from orthrus.engine.step_watch import DISCARDED, WATCHED, StepDiscardedError, StepWatch
+from orthrus.engine.step_watch import WATCHED, StepDiscardedError, StepWatch, discarded
 
 IBS = {"policy": "ibs", "policy_options": {"embed_chunk": 32}, "max_num_batched_tokens": 96}
 HEADS = ("mean", "weighted_mean", "cls", "last")
@@ -145,21 +145,8 @@ def discard(scheduler: Any, output: Any) -> None:
     """Stand in for a worker that discards the step of `output`."""
     scheduler.get_grammar_bitmask(output)
     ids = list(output.num_scheduled_tokens)
-    result = SimpleNamespace(
-        sampled_token_ids=[],
-        logprobs=None,
-        prompt_logprobs_dict={},
-        prompt_token_id_logprobs_dict={},
-        pooler_output=[None] * len(ids),
-        num_nans_in_logits=None,
-        kv_connector_output=None,
-        ec_connector_output=None,
-        cudagraph_stats=None,
-        req_id_to_index={name: i for i, name in enumerate(ids)},
-        aux_output_connector_output=None,
-    )
-    setattr(result, DISCARDED, True)
-    scheduler.update_from_output(output, result)
+    rows = SimpleNamespace(req_ids=ids, req_id_to_index={name: i for i, name in enumerate(ids)})
+    scheduler.update_from_output(output, discarded(rows))
 
 
 def test_what_was_discarded_runs_before_the_next_step_may_be(tiny_model: Path) -> None:
@@ -299,7 +286,7 @@ def test_a_step_is_given_up_in_the_first_half_of_its_layers_only() -> None:
     assert ran == [0, 1, 2, 3, 4, 5]
 
 
-def test_without_the_flag_a_step_runs_to_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_the_flag_a_step_runs_to_its_end() -> None:
     watch = StepWatch({})
     gone = ArrivalFlag()
     address = (gone.address[0], 10**6)

@@ -67,6 +67,14 @@ def started(program, process):
                 child.kill()
 
 
+def assert_ends(child, ends):
+    if ends:
+        child.wait(60)
+    else:
+        with pytest.raises(psutil.TimeoutExpired):
+            child.wait(1)
+
+
 @pytest.mark.parametrize("process", ENDS)
 def test_only_an_engines_own_processes_end_without_a_collection(program, process):
     done = subprocess.run(
@@ -81,11 +89,7 @@ def test_only_an_engines_own_processes_end_without_a_collection(program, process
 def test_ctrl_c_is_not_for_an_engines_processes(program, process, ends):
     with started(program, process) as (run, child):
         child.send_signal(signal.SIGINT)
-        if ends:
-            child.wait(60)
-        else:
-            with pytest.raises(psutil.TimeoutExpired):
-                child.wait(1)
+        assert_ends(child, ends)
         run.kill()
 
 
@@ -93,8 +97,4 @@ def test_ctrl_c_is_not_for_an_engines_processes(program, process, ends):
 def test_an_engine_whose_program_was_killed_ends(program, process, ends):
     with started(program, process) as (run, child):
         run.kill()
-        if ends:
-            child.wait(60)
-        else:
-            with pytest.raises(psutil.TimeoutExpired):
-                child.wait(1)
+        assert_ends(child, ends)

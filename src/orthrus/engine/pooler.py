@@ -79,16 +79,6 @@ class StepPooler:
             self._free.append(slot)
 
     @torch.inference_mode()
-    def start_behind_prefix(
-        self, req_id: str, params: PoolingParams, start: int, prompt_len: int, kept_row: int
-    ) -> None:
-        """Open a request that starts at position `start` (above 0), with the state kept in `kept_row`.
-
-        Before the forward pass: the row may be another's by the time a discarded step is computed again.
-        """
-        self._open(req_id, params, start, prompt_len, kept_row)
-
-    @torch.inference_mode()
     def step(
         self,
         hidden: torch.Tensor,
@@ -109,7 +99,7 @@ class StepPooler:
         orders = orders or SumOrders()
         for i, req_id in enumerate(req_ids):
             if starts[i] == 0 or req_id not in self._specs:
-                self._open(req_id, params[i], int(starts[i]), int(prompt_lens[i]), None)
+                self.open(req_id, params[i], int(starts[i]), int(prompt_lens[i]))
         lengths_t = torch.as_tensor(lengths, dtype=torch.int64)
         starts_t = torch.as_tensor(starts, dtype=torch.int64)
         if len(self._slots) == len(self._specs):
@@ -184,9 +174,20 @@ class StepPooler:
         owners, ends, rows = (torch.tensor(column) for column in zip(*saves, strict=True))
         self._kept.save(rows, boundary_states(self._bank, step, owners, ends))
 
-    def _open(
-        self, req_id: str, params: PoolingParams, start: int, prompt_len: int, kept_row: int | None
+    @torch.inference_mode()
+    def open(
+        self,
+        req_id: str,
+        params: PoolingParams,
+        start: int,
+        prompt_len: int,
+        kept_row: int | None = None,
     ) -> None:
+        """Begin a request of `prompt_len` tokens at position `start`, with the state kept in `kept_row`.
+
+        `step` does it where there is no such state. Where there is, it must be before the forward pass: the
+        row may be another's by the time a discarded step is computed again.
+        """
         self.release(req_id)
         spec = EmbeddingSpec.of(params, self._config)
         self._specs[req_id] = spec

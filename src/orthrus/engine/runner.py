@@ -71,7 +71,7 @@ class MixedModelRunner(GPUModelRunner):
             for req_id, row in self._sum_orders.loads.items():
                 state = self.requests[req_id]
                 start, length = state.num_computed_tokens, state.num_prompt_tokens
-                self.pooler.start_behind_prefix(req_id, state.pooling_params, start, length, row)
+                self.pooler.open(req_id, state.pooling_params, start, length, row)
         return result
 
     def _may_reorder_batch(self, scheduler_output: SchedulerOutput) -> None:
