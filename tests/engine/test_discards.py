@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bare_scheduler import BLOCK, answer, hashed, make_scheduler, request
-from engine_driver import Job, assert_idle, embed, embed_all, generate, run, scheduler_of, tokens
+from engine_driver import Job, assert_idle, embed, embed_all, generate, run, runner_of, scheduler_of, tokens
 
 from orthrus.engine.arrival_flag import ArrivalFlag, open_flag
 from orthrus.engine.compat import RequestStatus
@@ -43,6 +43,30 @@ def interrupt(llm: Any, monkeypatch: pytest.MonkeyPatch, when: Callable[[], bool
     monkeypatch.setattr(discards, "schedule", schedule_and_arrive)
     monkeypatch.setattr(discards, "take_back", counted)
     return lost
+
+
+class Late:
+    """A flag that is set after so many looks at it."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def __getitem__(self, _: int) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+def arrive_late(llm: Any, monkeypatch: pytest.MonkeyPatch, looks: Callable[[], int]) -> None:
+    """Let the worker see an arrival after so many looks, in every step that may be discarded."""
+    watch = runner_of(llm)._watch
+    begin = watch.begin
+
+    def begin_late(output: Any) -> None:
+        begin(output)
+        if watch._flag is not None:
+            watch._flag = Late(looks())
+
+    monkeypatch.setattr(watch, "begin", begin_late)
 
 
 def documents() -> list[Job]:
@@ -75,7 +99,8 @@ def test_vectors_are_the_same_however_many_steps_are_discarded(
 ) -> None:
     llm = engine(tiny_model, **IBS, num_gpu_blocks_override=blocks)
     chance = random.Random(seed)
-    lost = interrupt(llm, monkeypatch, lambda: chance.random() < 0.7)
+    lost = interrupt(llm, monkeypatch, lambda: False)
+    arrive_late(llm, monkeypatch, lambda: chance.randrange(9))  # of six looks at most
     jobs = documents()
     for job in jobs:
         job.abort_at = chance.choice([None, None, None, job.at + chance.randrange(6)])
@@ -259,31 +284,44 @@ def test_another_process_reads_the_flag() -> None:
     assert open_flag(flag.address)[0] == 0
 
 
-def test_a_step_is_given_up_in_the_first_half_of_its_layers_only() -> None:
-    ran = []
-    layers = {
-        str(i): SimpleNamespace(impl=SimpleNamespace(forward=lambda i=i: ran.append(i))) for i in range(6)
-    }
-    watch, flag = StepWatch(layers), ArrivalFlag()
+@pytest.mark.parametrize("is_eager", [True, False])
+def test_a_step_is_given_up_in_the_first_half_of_its_layers_only(is_eager: bool) -> None:
+    ran: list[int] = []
+    attention, linear, operations = {}, [], []
+    for i in range(4):  # a layer: linear, attention, linear
+        before, after = (SimpleNamespace(cpu_linear=lambda i=i, j=j: ran.append(3 * i + j)) for j in (0, 2))
+        layer = SimpleNamespace(impl=SimpleNamespace(forward=lambda i=i: ran.append(3 * i + 1)))
+        attention[str(i)] = layer
+        linear += [after, before]
+        operations += [
+            lambda linear=before: linear.cpu_linear(),
+            lambda layer=layer: layer.impl.forward(),
+            lambda linear=after: linear.cpu_linear(),
+        ]
+    watch, flag = StepWatch(attention, linear if is_eager else ()), ArrivalFlag()
 
-    def forward(arrives_in: int) -> None:
+    def forward(arrives_before: int) -> list[int]:
         ran.clear()
         flag.clear()
-        for i, layer in enumerate(layers.values()):
-            if i == arrives_in:
+        watch.begin(SimpleNamespace(**{WATCHED: flag.address}))
+        for i, operation in enumerate(operations):
+            if i == arrives_before:
                 flag.set()
-            layer.impl.forward()
+            operation()
+        return ran.copy()
 
-    watch.begin(SimpleNamespace(**{WATCHED: flag.address}))
-    for arrives_in in range(3):
+    looks = [*range(7)] if is_eager else [1, 4]
+    for arrives_before in range(looks[-1] + 1):
         with pytest.raises(StepDiscardedError):
-            forward(arrives_in)
-        assert ran == list(range(arrives_in))
-    forward(3)
-    assert ran == [0, 1, 2, 3, 4, 5]
+            forward(arrives_before)
+        assert ran == list(range(next(i for i in looks if i >= arrives_before)))
+    assert forward(7) == list(range(12))
+    watch.begin(SimpleNamespace(**{WATCHED: flag.address}))
     watch.end()
-    forward(0)
-    assert ran == [0, 1, 2, 3, 4, 5]
+    flag.set()
+    for operation in operations:
+        operation()
+    assert len(ran) == 24
 
 
 def test_without_the_flag_a_step_runs_to_its_end() -> None:

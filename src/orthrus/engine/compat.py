@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vllm import AsyncLLMEngine as AsyncLLMEngine
     from vllm import envs as envs
+    from vllm.config import CompilationMode as CompilationMode
     from vllm.config import ModelConfig as ModelConfig
     from vllm.config import PoolerConfig as PoolerConfig
     from vllm.config import SchedulerConfig as SchedulerConfig
@@ -25,7 +26,13 @@ if TYPE_CHECKING:
     from vllm.entrypoints.cli.serve import ServeSubcommand as ServeSubcommand
     from vllm.entrypoints.launchers.cli_args import make_arg_parser as make_arg_parser
     from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args as validate_parsed_serve_args
+    from vllm.entrypoints.pooling.base.protocol import (
+        reject_removed_pooling_parameters as reject_removed_pooling_parameters,
+    )
     from vllm.entrypoints.pooling.embed.io_processor import TokenEmbedIOProcessor as TokenEmbedIOProcessor
+    from vllm.entrypoints.pooling.embed.protocol import (
+        EmbeddingCompletionRequest as EmbeddingCompletionRequest,
+    )
     from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest as EmbeddingRequest
     from vllm.entrypoints.pooling.embed.serving import ServingEmbedding as ServingEmbedding
     from vllm.entrypoints.pooling.pooling.serving import ServingPooling as ServingPooling
@@ -91,6 +98,7 @@ STOCK_CPU_WRAPPER = "vllm.lora.punica_wrapper.punica_cpu.PunicaWrapperCPU"
 SEAM: dict[str, tuple[str, str]] = {
     "EngineArgs": ("vllm.engine.arg_utils", "EngineArgs"),
     "AsyncEngineArgs": ("vllm.engine.arg_utils", "AsyncEngineArgs"),
+    "CompilationMode": ("vllm.config", "CompilationMode"),
     "VllmConfig": ("vllm.config", "VllmConfig"),
     "PoolerConfig": ("vllm.config", "PoolerConfig"),
     "envs": ("vllm", "envs"),
@@ -116,7 +124,15 @@ SEAM: dict[str, tuple[str, str]] = {
     "validate_json_request": ("vllm.entrypoints.serve.utils.api_utils", "validate_json_request"),
     "with_cancellation": ("vllm.entrypoints.serve.utils.api_utils", "with_cancellation"),
     "load_aware_call": ("vllm.entrypoints.serve.utils.api_utils", "load_aware_call"),
+    "EmbeddingCompletionRequest": (
+        "vllm.entrypoints.pooling.embed.protocol",
+        "EmbeddingCompletionRequest",
+    ),
     "EmbeddingRequest": ("vllm.entrypoints.pooling.embed.protocol", "EmbeddingRequest"),
+    "reject_removed_pooling_parameters": (
+        "vllm.entrypoints.pooling.base.protocol",
+        "reject_removed_pooling_parameters",
+    ),
     "ServingEmbedding": ("vllm.entrypoints.pooling.embed.serving", "ServingEmbedding"),
     "TokenEmbedIOProcessor": ("vllm.entrypoints.pooling.embed.io_processor", "TokenEmbedIOProcessor"),
     "ServingPooling": ("vllm.entrypoints.pooling.pooling.serving", "ServingPooling"),

@@ -1,4 +1,4 @@
-"""The worker's side of a step that may be discarded: it looks for an arriving generation between layers."""
+"""The worker's side of a step that may be discarded: it looks out for an arriving generation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orthrus.engine.compat import ModelRunnerOutput
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from orthrus.engine.arrival_flag import Address
     from orthrus.engine.batch import MixedInputBatch
@@ -29,18 +29,28 @@ class StepDiscardedError(Exception):
 
 
 class StepWatch:
-    """Ends a watched step between two layers once its flag is set, in the first half of the layers only.
+    """Ends a watched step once its flag is set, in the first half of the layers only.
 
     So no more work is lost than the generation would have waited for. A discarded step has written keys and
     values of its tokens for some layers and nothing else; computed again, they are written anew.
     """
 
-    def __init__(self, attention_layers: Mapping[str, Any]) -> None:
-        """`attention_layers`: modules with vLLM's `impl`, in the order in which they run."""
+    def __init__(self, attention_layers: Mapping[str, Any], linear_layers: Iterable[Any] = ()) -> None:
+        """It looks before each of these layers.
+
+        `attention_layers`: modules with vLLM's `impl`, in the order in which they run. `linear_layers`: those
+        with vLLM's `cpu_linear`, in any order; none where a compiler takes them in, whose code cannot look.
+        """
         self._flag: mmap.mmap | None = None
         self._opened: dict[Address, mmap.mmap | None] = {}
-        for layer in list(attention_layers.values())[: len(attention_layers) // 2]:
-            layer.impl.forward = self._looked_before(layer.impl.forward)
+        middle = len(attention_layers) // 2
+        for i, layer in enumerate(attention_layers.values()):
+            if i < middle:
+                layer.impl.forward = self._looked_before(layer.impl.forward)
+            elif i == middle:
+                layer.impl.forward = self._ended_before(layer.impl.forward)
+        for layer in linear_layers:
+            layer.cpu_linear = self._looked_before(layer.cpu_linear)
 
     def _looked_before(self, forward: Any) -> Any:
         def look_and_forward(*args: Any, **kwargs: Any) -> Any:
@@ -49,6 +59,13 @@ class StepWatch:
             return forward(*args, **kwargs)
 
         return look_and_forward
+
+    def _ended_before(self, forward: Any) -> Any:
+        def end_and_forward(*args: Any, **kwargs: Any) -> Any:
+            self._flag = None
+            return forward(*args, **kwargs)
+
+        return end_and_forward
 
     def begin(self, output: SchedulerOutput) -> None:
         """Watch the step of `output`, if it may be discarded."""

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orthrus.engine import attention_cpu, cpu_memory, cpu_wait, linear_cpu, lora_cpu, process_end
-from orthrus.engine.compat import Attention, CPUModelRunner, get_layers_from_vllm_config, get_pp_group
+from orthrus.engine.compat import (
+    Attention,
+    CompilationMode,
+    CPUModelRunner,
+    get_layers_from_vllm_config,
+    get_pp_group,
+)
 from orthrus.engine.compat import CPUWorker as VllmCPUWorker
 from orthrus.engine.config import OrthrusConfig
 from orthrus.engine.integrity import WorkerIntegrity
@@ -24,7 +30,11 @@ class MixedCPUModelRunner(MixedModelRunner, CPUModelRunner):
 
     def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
         super().initialize_kv_cache(*args, **kwargs)
-        self._watch = StepWatch(get_layers_from_vllm_config(self.vllm_config, Attention))
+        is_eager = self.vllm_config.compilation_config.mode is CompilationMode.NONE
+        linear_layers = [layer for layer in self.model.modules() if hasattr(layer, "cpu_linear")]
+        self._watch = StepWatch(
+            get_layers_from_vllm_config(self.vllm_config, Attention), linear_layers if is_eager else ()
+        )
         if OrthrusConfig.of(self.vllm_config).batch_invariant:
             attention_cpu.InvariantAttentionBuilder.adopt_all(self.attn_groups)
         if self.intermediate_tensors is None and not get_pp_group().is_first_rank:

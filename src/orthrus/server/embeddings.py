@@ -6,10 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
-from pydantic import TypeAdapter, ValidationError
 
 from orthrus.engine.compat import (
-    EmbeddingRequest,
     ServingEmbedding,
     VLLMValidationError,
     load_aware_call,
@@ -20,15 +18,13 @@ from orthrus.engine.config import OrthrusConfig
 from orthrus.engine.embedding import POOLING_KEY, SPANS_KEY
 from orthrus.server import spans
 from orthrus.server.checks import EmbeddingLimits, check_embedding, parse_body
-from orthrus.server.errors import RequestError
-from orthrus.server.findings import explain
+from orthrus.server.embedding_body import embedding_request
 from orthrus.server.routes import refuse_long_model_name
 from orthrus.server.shapes import splits, tokenization
 from orthrus.server.tokens import refuse_nonfinite
 from orthrus.server.windows import Windows
 
 router = APIRouter()
-_REQUEST: TypeAdapter[Any] = TypeAdapter(EmbeddingRequest)
 
 
 def honour_pooling_field(io_processor: Any) -> None:
@@ -149,10 +145,5 @@ async def create_embedding(raw_request: Request, content: Annotated[bytes, Depen
     state = raw_request.app.state
     body = check_embedding(parse_body(content), state.orthrus_limits)
     refuse_long_model_name(body.get("model"), state.openai_serving_models)
-    try:
-        request = _REQUEST.validate_python(body)
-    except ValidationError as error:
-        message, field = explain(error.errors(), body)
-        raise RequestError(message, field) from error
-    response: Response = await state.serving_embedding(request, raw_request)
+    response: Response = await state.serving_embedding(embedding_request(body), raw_request)
     return response
