@@ -18,7 +18,7 @@ def client(heard: list[Any], calls: dict[int, Any]) -> Any:
     made = SimpleNamespace(
         errored=False,
         output_processor=SimpleNamespace(propagate_error=heard.append),
-        engine_core=SimpleNamespace(utility_results=calls),
+        engine_core=SimpleNamespace(utility_results=calls, _format_exception=lambda error: error),
     )
 
     def stop(timeout: float | None = None) -> None:
@@ -59,3 +59,23 @@ async def test_a_stopped_engine_is_503_and_its_processes_end_by_themselves(monke
     assert [(error.http_status, str(error)) for error in heard] == [(503, shutdown.STOPPING)]
     assert not args.engine_failed
     assert not killed
+
+
+async def test_a_stop_is_no_crash_of_the_engine(monkeypatch):
+    monkeypatch.setattr(shutdown, "descendants", list)
+    engine, logged = client([], {}), []
+    shutdown.watch(engine, Namespace())
+
+    async def handle_outputs() -> None:
+        """As in vLLM (v1/engine/async_llm.py and core_client.py)."""
+        try:
+            raise engine.engine_core._format_exception(RuntimeError("dead")) from None
+        except RuntimeError as error:
+            logged.append(str(error))
+
+    await handle_outputs()
+    assert logged == ["dead"]
+    engine.shutdown(timeout=0)
+    with pytest.raises(asyncio.CancelledError):
+        await handle_outputs()
+    assert logged == ["dead"]

@@ -25,10 +25,12 @@ def watch(engine_client: Any, args: Namespace) -> None:
     Requests that are open then fail with 503. vLLM answers 500 for a dead engine, and leaves requests waiting
     for one that was stopped; its HTTP server waits for them, so that a stop under load would last until the
     clients give up. Calls to the engine itself (`call_utility_async`, as in /orthrus/state) would never end.
+    And its reader of outputs (v1/engine/async_llm.py) logs a stop as a crash where it hears of it too early.
     """
     loop = asyncio.get_running_loop()
     shutdown = engine_client.shutdown
     spread = engine_client.output_processor.propagate_error
+    as_raised = engine_client.engine_core._format_exception
     engine_processes = descendants()
 
     def fail_open_requests(_error: Exception | None = None) -> None:
@@ -52,7 +54,13 @@ def watch(engine_client: Any, args: Namespace) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(fail_open_requests)
 
+    def without_a_crash(error: Exception) -> BaseException:
+        stopping = why_unavailable(engine_client, args) is STOPPING
+        raised: BaseException = asyncio.CancelledError() if stopping else as_raised(error)
+        return raised
+
     engine_client.output_processor.propagate_error = fail_open_requests
+    engine_client.engine_core._format_exception = without_a_crash
     engine_client.shutdown = watched_shutdown
 
 
