@@ -62,6 +62,33 @@ def test_a_run_writes_records_summary_report_and_plots(tmp_path, fake_url):
         assert "<svg" in (tmp_path / f"{plot}.svg").read_text()
 
 
+def test_windows_without_time_for_two_requests_of_a_client_are_named(tmp_path, fake_url):
+    def cell(embed, generate):
+        figures = {"embed_e2el_mean_ms": embed, "generate_e2el_mean_ms": generate}
+        return {name: {"median": mean} for name, mean in figures.items() if mean}
+
+    load = [
+        {"type": "closed", "max_concurrency": 4, "seconds": 8},
+        {"type": "closed", "max_concurrency": 8, "num_prompts": 8},
+        {"type": "open", "request_rate": 1, "seconds": 8},
+    ]
+    rows = {
+        ("s0", "mix", "c4"): cell(4000, 3000),
+        ("s1", "mix", "c4"): cell(100, 4001),
+        ("s2", "mix", "c4"): cell(17_000, None),
+        ("s0", "mix", "c8"): cell(9000, 9000),
+        ("s0", "mix", "rate1"): cell(9000, 9000),
+        ("s3", "mix", "c4"): {},
+    }
+    found = report.short_windows(spec(fake_url, load=load), report.Table(rows))
+    assert [sentence.partition(":")[0] for sentence in found] == ["mix, s1, load c4", "mix, s2, load c4"]
+    assert found[1].endswith("(17 s each): chance decides its rates, take --seconds 170")
+    short = spec(fake_url, load=[{"type": "closed", "max_concurrency": 4, "seconds": 0.01}])
+    perform(short, tmp_path, Console(quiet=True))
+    text = (tmp_path / "report.md").read_text()
+    assert "## Windows that are too short\n\n- mix-0.25, s0, load c4: 0.01 s are less than" in text
+
+
 def test_resuming_keeps_finished_cells_and_measures_changed_ones(tmp_path, fake_url):
     first = Bench(spec(fake_url), tmp_path)
     assert first.run(resume=False).measured == 4

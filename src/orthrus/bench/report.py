@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from orthrus.bench.spec import Spec
+from orthrus.bench.spec import Closed, Spec
 from orthrus.bench.summary import spread
 
 Key = tuple[str, str, str]
@@ -104,6 +104,27 @@ def write_summary(folder: Path, spec: Spec, found: Table, machine: Mapping[str, 
                 writer.writerow([*key, name, *(values[column] for column in ("median", "min", "max", "n"))])
 
 
+def short_windows(spec: Spec, found: Table) -> list[str]:
+    """A sentence for each closed-loop cell whose window has no time for two requests of a client, on average.
+
+    Requests of one batch end together, and one batch more or less changes the rates of such a window by much.
+    """
+    timed = {load.label(): load.seconds for load in spec.load if isinstance(load, Closed)}
+    sentences = []
+    for topology, workload, load in found.rows:
+        seconds = timed.get(load)
+        means = [
+            found.median((topology, workload, load), f"{kind}_e2el_mean_ms") for kind in ("embed", "generate")
+        ]
+        latency = max((mean for mean in means if mean is not None), default=0.0) / 1e3
+        if seconds and 2 * latency > seconds:
+            sentences.append(
+                f"{workload}, {topology}, load {load}: {seconds:g} s are less than two requests of a client "
+                f"({number(latency)} s each): chance decides its rates, take --seconds {10 * latency:.0f}"
+            )
+    return sentences
+
+
 def write_report(
     folder: Path,
     spec: Spec,
@@ -137,6 +158,8 @@ def write_report(
         "",
         "Cells are medians, with least to greatest over the repetitions where there is more than one.",
     ]
+    if short := short_windows(spec, found):
+        lines += ["", "## Windows that are too short", "", *(f"- {sentence}" for sentence in short)]
     for plot in plots:
         lines += ["", f"![{plot}]({plot}.png)"]
     if failures:

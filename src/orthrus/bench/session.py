@@ -50,6 +50,7 @@ def perform(
         folder, spec, found, facts, command, drawn, outcome.failures, metrics, percentiles
     )
     show(found, console, metrics, percentiles)
+    warn_of_short_windows(spec, found, console)
     console.print(f"{outcome.measured} cells measured, {outcome.kept} kept; report: {path}", highlight=False)
     return found, outcome.failures
 
@@ -60,7 +61,9 @@ def run_and_show(
     """Run a spec and print its table, writing no report; returns failures."""
     bench = Bench(spec, folder, percentiles)
     outcome = _run(bench, console, resume=False)
-    show(report.table(bench.results()), console, metrics, percentiles)
+    found = report.table(bench.results())
+    show(found, console, metrics, percentiles)
+    warn_of_short_windows(spec, found, console)
     return outcome.failures
 
 
@@ -93,6 +96,12 @@ def show(found: Table, console: Console, metrics: Sequence[str], percentiles: Se
             if any(cells):
                 grid.add_row(heading, *cells)
         console.print(grid)
+
+
+def warn_of_short_windows(spec: Spec, found: Table, console: Console) -> None:
+    """Print a line for each cell whose rates its short window makes chance."""
+    for sentence in report.short_windows(spec, found):
+        console.print(f"too short: {sentence}", style="yellow", highlight=False)
 
 
 @contextmanager

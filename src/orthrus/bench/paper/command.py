@@ -10,6 +10,7 @@ from rich.table import Table as RichTable
 
 from orthrus.bench.paper.experiments import EXPERIMENTS, SETUP
 from orthrus.bench.paper.view import Line, View
+from orthrus.bench.report import short_windows
 from orthrus.bench.session import perform
 from orthrus.bench.spec import Devices, Spec, SpecError
 
@@ -36,7 +37,7 @@ def compare(name: str, spec: Spec, folder: Path, console: Console, resume: bool,
     for line in lines:
         grid.add_row(line.quantity, line.paper, line.ours)
     console.print(grid)
-    differs = (*SETUP, *experiment.differs)
+    differs = (*SETUP, *experiment.differs, *short_windows(spec, found))
     for sentence in differs:
         console.print(f"  - {sentence}", highlight=False)
     path = folder / "comparison.md"
