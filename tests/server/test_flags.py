@@ -95,6 +95,15 @@ def test_flags_become_the_engines_settings_and_keep_the_users_own(parser):
     assert OrthrusConfig(**settings(parser.parse_args(["m"]))["orthrus"]) == OrthrusConfig()
 
 
+def test_the_help_states_each_default_once(parser, capsys):
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help=orthrus"])
+    ours = " ".join(capsys.readouterr().out.split())
+    assert "(default: an eighth of it, at least 2) --" in ours
+    assert ours.count("(default: ") > 15
+    assert ") (default: " not in ours.replace("VLLM_BATCH_INVARIANT=1)", "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

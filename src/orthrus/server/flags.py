@@ -55,8 +55,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--pooling",
         choices=heads,
-        default=None,
-        help="default head (else the checkpoint's, else mean)",
+        default=argparse.SUPPRESS,
+        help="pooling head of requests that name none (default: the checkpoint's, else mean)",
     )
     group.add_argument(
         "--matryoshka",
@@ -74,13 +74,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--embed-slots",
         type=int,
-        default=None,
+        default=argparse.SUPPRESS,
         help="rows of the batch for embeddings beyond --max-num-seqs (default: an eighth of it, at least 2)",
     )
     group.add_argument(
         "--mixed-step-tokens",
         type=int,
-        default=None,
+        default=argparse.SUPPRESS,
         help="most prompt tokens of a step beside generations; 0: no bound but --max-num-batched-tokens"
         f" (default: {CPU_PROMPT_TOKENS} with ibs on CPU, else 0)",
     )
@@ -153,13 +153,13 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
             Path(args.trace_steps).open("a").close()
         except OSError as error:
             raise ValueError(f"--trace-steps {args.trace_steps!r}: {error.strerror}") from error
+    unset_by_default = ("pooling", "embed_slots", "mixed_step_tokens")
+    given = {name: vars(args)[name] for name in unset_by_default if name in args}
     config = OrthrusConfig(
+        **given,
         policy=args.policy,
         policy_options=options,
-        pooling=args.pooling,
         matryoshka=args.matryoshka,
-        embed_slots=args.embed_slots,
-        mixed_step_tokens=args.mixed_step_tokens,
         itl_target_s=args.itl_target_s,
         batch_invariant=args.batch_invariant,
         prefix_sums_mib=args.prefix_sums_mib,
