@@ -107,3 +107,24 @@ async def test_a_server_that_ends_says_so_but_stays_observable():
     assert refused.json()["error"]["type"] == "Service Unavailable"
     assert refused.headers["connection"] == "close"
     assert (await send(app, "GET", "/health")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_answered"), [("it is stopping", False), ("it is stopping", True), (None, False)]
+)
+async def test_a_request_that_fails_because_the_server_ends_is_503(reason, is_answered):
+    reasons = iter([None, reason])
+
+    async def fail(_scope, _receive, send):
+        if is_answered:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    app = Guard(fail, (), 100, 2, lambda: next(reasons))
+    if reason is None or is_answered:
+        with pytest.raises(RuntimeError, match="cannot schedule"):
+            await send(app)
+        return
+    refused = await send(app)
+    assert (refused.status_code, refused.json()["error"]["message"]) == (503, reason)
+    assert refused.headers["connection"] == "close"

@@ -67,8 +67,21 @@ class Guard:
             await self._refuse(scope, receive, send, 429, message, {"Retry-After": str(RETRY_AFTER_S)})
             return
         self._requests += 1
+        is_answered = False
+
+        async def noted(message: Message) -> None:
+            nonlocal is_answered
+            is_answered = True
+            await send(message)
+
         try:
-            await self._app(scope, self._bounded(receive), send)
+            await self._app(scope, self._bounded(receive), noted)
+        except Exception:
+            # What a request needs on its way to the engine ends at the same time (vLLM's tokenizer threads).
+            reason = self._unavailable()
+            if reason is None or is_answered:
+                raise
+            await self._refuse(scope, receive, send, 503, reason, {"Connection": "close"})
         finally:
             self._requests -= 1
 

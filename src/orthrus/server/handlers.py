@@ -89,8 +89,9 @@ def install(app: FastAPI, engine_client: Any, args: Namespace) -> None:
         if not engine_client.errored:
             field = getattr(request.state, "orthrus_output_field", None)
             return dead_end(field) if field and type(error) is GenerationError else response
-        await vllm_error(request, engine_client.dead_error)  # ends the server; its own answer would be 500
         reason = why_unavailable(engine_client, args) or ENGINE_DIED
+        if reason is ENGINE_DIED:
+            await vllm_error(request, engine_client.dead_error)  # ends the server, but answers 500
         died: Response = await vllm_error(request, GracefulHTTPError(reason, HTTPStatus.SERVICE_UNAVAILABLE))
         return died
 

@@ -84,5 +84,5 @@ class OrthrusEndpoints:
             name_inputs(processor, limits.max_model_len)
         name_prompts(app_state.online_renderer, limits.max_model_len)
         app_state.orthrus_engine = engine_client
-        watch(engine_client, args)
+        watch(engine_client, self._app, args)
         install(self._app, engine_client, args)
