@@ -131,3 +131,26 @@ def test_any_bytes_are_json_or_a_request_error(content):
 def test_nesting_beyond_the_parsers_depth_is_a_request_error():
     with pytest.raises(RequestError, match="nested too deep"):
         parse_body(b"[" * 200_000 + b"]" * 200_000)
+
+
+BAD_MESSAGES = [
+    ({}, "", "{}; allowed: objects with a 'role'"),
+    ({"role": 1, "content": "a"}, "", "{'role': 1, 'content': 'a'}; allowed: objects with a 'role'"),
+    ({"role": "user", "content": 2}, ".content", "2; allowed: a string or a list of parts"),
+]
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "place", "said"),
+    [
+        ("messages", 0, "", "0; allowed: objects with a 'role'"),  # an input of numbers is no chat
+        *(("messages", *bad) for bad in BAD_MESSAGES),
+        *(("input", *bad) for bad in BAD_MESSAGES),
+    ],
+)
+@pytest.mark.parametrize("is_several", [False, True])
+def test_the_first_bad_message_is_named_before_a_model_looks_at_all(field, wrong, place, said, is_several):
+    chat = [{"role": "user", "content": "a"}, wrong, wrong]
+    _, error = outcome(accepted, {field: [chat, chat] if is_several else chat})
+    where = f"{field}[0][1]{place}" if is_several else f"{field}[1]{place}"
+    assert (str(error), error.param) == (f"{where} is {said}", where)

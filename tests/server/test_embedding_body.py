@@ -54,6 +54,7 @@ WRONG = {
     "input": {"input": [1, "a"]},
     "priority": {"input": "a", "priority": "high"},
     "task": {"input": "a", "task": "encode"},
+    "continue_final_message": {"input": "a", "add_generation_prompt": True, "continue_final_message": True},
     "messages": {"messages": [{"role": 1, "content": "a"}]},
 }
 

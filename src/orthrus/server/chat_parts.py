@@ -23,6 +23,23 @@ ROLES = frozenset({"user", "system", "developer", "assistant"})
 BESIDE = frozenset({"input_text", "output_text"})
 
 
+def check_messages(chat: list[Any], where: str) -> None:
+    """Every message is an object with a role, and its content of a kind that it can have.
+
+    Pydantic would have tens of findings about each bad one, and for many of them the server would do nothing
+    else for seconds or minutes. RequestError names the first.
+    """
+    for i, message in enumerate(chat):
+        place = f"{where}[{i}]"
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise RequestError(f"{place} is {short(message)}; allowed: objects with a 'role'", place)
+        if not isinstance(message.get("content"), (str, list, NoneType)):
+            allowed = "a string or a list of parts"
+            raise RequestError(
+                f"{place}.content is {short(message['content'])}; allowed: {allowed}", f"{place}.content"
+            )
+
+
 def check_chat_parts(message: dict[str, Any], where: str, *, text_only: bool) -> None:
     """Check a message's content where it is a list. RequestError names the place of the first bad part."""
     content = message.get("content")

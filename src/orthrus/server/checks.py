@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from orthrus.server.chat_parts import check_chat_parts
+from orthrus.server.chat_parts import check_chat_parts, check_messages
 from orthrus.server.errors import RequestError, is_int, short
 from orthrus.server.fields import EMBEDDINGS, check_whole_numbers, refuse_misplaced
 from orthrus.server.inputs import check_count, check_input
@@ -62,6 +62,11 @@ def check_embedding(body: object, limits: EmbeddingLimits, route: str = EMBEDDIN
         raise RequestError("messages is an empty list; give at least one message", "messages")
     if isinstance(messages, list) and any(isinstance(item, list) for item in messages):  # several chats
         check_count(messages, "messages", limits)
+        for i, chat in enumerate(messages):
+            if isinstance(chat, list):
+                check_messages(chat, f"messages[{i}]")
+    elif isinstance(messages, list):
+        check_messages(messages, "messages")
     if "input" in request:
         cut = splits(request) or request.get("truncate_prompt_tokens") is not None
         check_input(request["input"], limits, truncated=cut)

@@ -28,16 +28,19 @@ _TEXTS: TypeAdapter[Any] = TypeAdapter(
 def embedding_request(body: dict[str, Any]) -> Any:
     """The member of vLLM's EmbeddingRequest that `body` is. Raises RequestError."""
     try:
-        return (_ANY if _has_chats(body) else _TEXTS).validate_python(body)
+        return (_ANY if _is_about_chats(body) else _TEXTS).validate_python(body)
     except ValidationError as error:
         message, field = explain(error.errors(), body)
         raise RequestError(message, field) from error
 
 
-def _has_chats(body: dict[str, Any]) -> bool:
-    """Whether messages are given, be it as `input`: one chat or a list of chats."""
+def _is_about_chats(body: dict[str, Any]) -> bool:
+    """Whether messages are given, be it as `input`: one chat or a list of chats. Or what is for chats alone.
+
+    vLLM refuses a text's body, too, where its two fields on how a chat ends contradict each other.
+    """
     first = body.get("input")
     for _ in range(2):
         if isinstance(first, list) and first:
             first = first[0]
-    return "messages" in body or isinstance(first, dict)
+    return "messages" in body or isinstance(first, dict) or "continue_final_message" in body

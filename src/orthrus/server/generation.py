@@ -5,10 +5,9 @@ They say what vLLM says late, with status 500, or without naming the field. The 
 
 from __future__ import annotations
 
-from types import NoneType
 from typing import Any
 
-from orthrus.server.chat_parts import check_chat_parts
+from orthrus.server.chat_parts import check_chat_parts, check_messages
 from orthrus.server.checks import EmbeddingLimits
 from orthrus.server.dead_ends import check_output_format
 from orthrus.server.errors import RequestError, is_int, short
@@ -66,7 +65,7 @@ def _check_shapes(body: dict[str, Any]) -> None:
 
 
 def _check_messages(body: dict[str, Any]) -> list[tuple[list[Any], str]]:
-    """Every message is an object with a role. Returns the chats, each with its place."""
+    """Check every message's shape. Returns the chats, each with its place."""
     messages = body.get("messages")
     if not isinstance(messages, list):
         return []
@@ -76,14 +75,7 @@ def _check_messages(body: dict[str, Any]) -> list[tuple[list[Any], str]]:
     for chat, where in chats:
         if not chat:
             raise RequestError(f"{where} is an empty list; give at least one message", where)
-        for i, message in enumerate(chat):
-            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-                place = f"{where}[{i}]"
-                raise RequestError(f"{place} is {short(message)}; allowed: objects with a 'role'", place)
-            if not isinstance(message.get("content"), (str, list, NoneType)):
-                place = f"{where}[{i}].content"
-                allowed = "a string or a list of parts"
-                raise RequestError(f"{place} is {short(message['content'])}; allowed: {allowed}", place)
+        check_messages(chat, where)
     return chats
 
 

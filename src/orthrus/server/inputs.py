@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from orthrus.server.chat_parts import check_messages
 from orthrus.server.errors import RequestError, is_int, short
 
 # What a caller can do about an input that is too long.
@@ -48,7 +49,7 @@ def check_input(given: Any, limits: InputLimits, *, truncated: bool) -> None:
     if not given:
         raise RequestError("input is an empty list; give at least one text or token id", "input")
     if all(isinstance(item, dict) for item in given):
-        _check_messages(given, "input")
+        check_messages(given, "input")
         return
     if is_int(given[0]):
         _check_token_ids(given, "input", limits, truncated=truncated)
@@ -75,15 +76,9 @@ def _check_item(item: Any, where: str, kind: type, limits: InputLimits, *, trunc
     if isinstance(item, str):
         return
     if all(isinstance(message, dict) for message in item):
-        _check_messages(item, where)
+        check_messages(item, where)
     else:
         _check_token_ids(item, where, limits, truncated=truncated)
-
-
-def _check_messages(messages: list[dict[str, Any]], where: str) -> None:
-    for i, message in enumerate(messages):
-        if not isinstance(message.get("role"), str):
-            raise RequestError(f"{where}[{i}] is a chat message without a 'role'", "input")
 
 
 def check_token_ids(ids: list[Any], where: str, param: str, limits: InputLimits) -> None:
