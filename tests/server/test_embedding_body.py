@@ -45,9 +45,10 @@ def test_a_body_is_the_model_that_the_whole_union_finds(body):
 @pytest.mark.parametrize("given_input", ["a text", ["two", "texts"], [1, 2, 3], [[1, 2], [3]]])
 def test_texts_and_tokens_do_not_meet_the_members_for_chats(monkeypatch, given_input):
     monkeypatch.setattr(embedding_body, "_ANY", None)
-    found = embedding_request({"model": "m", "input": given_input})
-    assert type(found) is EmbeddingCompletionRequest
-    assert found.input == given_input
+    for absent in ({}, {"messages": None}):
+        found = embedding_request({"model": "m", "input": given_input, **absent})
+        assert type(found) is EmbeddingCompletionRequest
+        assert found.input == given_input
 
 
 WRONG = {

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from vllm.platforms.cpu import CpuPlatform as CpuPlatform
     from vllm.pooling_params import PoolingParams as PoolingParams
     from vllm.renderers import ChatParams as ChatParams
+    from vllm.renderers.chat_utils import ChatCompletionMessageParam as ChatCompletionMessageParam
     from vllm.sampling_params import RequestOutputKind as RequestOutputKind
     from vllm.sampling_params import SamplingParams as SamplingParams
     from vllm.transformers_utils.repo_utils import file_or_path_exists as file_or_path_exists
@@ -166,6 +167,7 @@ SEAM: dict[str, tuple[str, str]] = {
     "VLLMError": ("vllm.exceptions", "VLLMError"),
     "RequestOutputKind": ("vllm.sampling_params", "RequestOutputKind"),
     "ChatParams": ("vllm.renderers", "ChatParams"),
+    "ChatCompletionMessageParam": ("vllm.renderers.chat_utils", "ChatCompletionMessageParam"),
     "cached_tokenizer_from_config": ("vllm.tokenizers", "cached_tokenizer_from_config"),
     "maybe_make_thread_pool": ("vllm.tokenizers", "maybe_make_thread_pool"),
     "SamplingMetadata": ("vllm.v1.sample.metadata", "SamplingMetadata"),

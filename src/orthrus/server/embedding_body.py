@@ -18,6 +18,7 @@ from orthrus.engine.compat import (
 )
 from orthrus.server.errors import RequestError
 from orthrus.server.findings import explain
+from orthrus.server.messages import refuse_bad_message
 
 _ANY: TypeAdapter[Any] = TypeAdapter(EmbeddingRequest)
 _TEXTS: TypeAdapter[Any] = TypeAdapter(
@@ -27,6 +28,7 @@ _TEXTS: TypeAdapter[Any] = TypeAdapter(
 
 def embedding_request(body: dict[str, Any]) -> Any:
     """The member of vLLM's EmbeddingRequest that `body` is. Raises RequestError."""
+    refuse_bad_message(body, "messages", "input")
     try:
         return (_ANY if _is_about_chats(body) else _TEXTS).validate_python(body)
     except ValidationError as error:
@@ -43,4 +45,4 @@ def _is_about_chats(body: dict[str, Any]) -> bool:
     for _ in range(2):
         if isinstance(first, list) and first:
             first = first[0]
-    return "messages" in body or isinstance(first, dict) or "continue_final_message" in body
+    return body.get("messages") is not None or isinstance(first, dict) or "continue_final_message" in body

@@ -10,6 +10,7 @@ from typing import Any
 
 from orthrus.server.errors import short
 
+MOST = 1000  # a body of 3 MB can have a million
 SHOULD_BE = "Input should be "
 TAGS = ("type", "role")  # the fields by whose value a member of a union is told from the others
 # FastAPI's first part of a finding's place.
@@ -22,9 +23,9 @@ def explain(errors: Sequence[Any], body: object) -> tuple[str, str]:
     """The sentence, and the field of the request that it is about ("body" where it is none).
 
     Of several findings the deepest ones about the first field that the request has count: they come from the
-    member of the union that fits best.
+    member of the union that fits best. Only the first MOST are looked at.
     """
-    findings = [error for error in errors if isinstance(error, dict)]
+    findings = [error for error in errors[:MOST] if isinstance(error, dict)]
     if not findings:
         return "; ".join(str(error) for error in errors) or "the request is not valid", "body"
     for finding in findings:

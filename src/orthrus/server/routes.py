@@ -13,6 +13,7 @@ from orthrus.server.dead_ends import structured_field
 from orthrus.server.errors import RequestError
 from orthrus.server.fields import EMBEDDINGS
 from orthrus.server.generation import check_generation
+from orthrus.server.messages import refuse_bad_message
 from orthrus.server.route_checks import check_cohere, check_pooling, check_rerank, check_score
 
 Check = Callable[[object, EmbeddingLimits], dict[str, Any]]
@@ -25,6 +26,7 @@ CHECKS: dict[str, Check] = {
     "/v2/rerank": check_rerank,
     "/v2/embed": check_cohere,
 }
+OPENAI_CHATS = ("/v1/chat/completions", "/tokenize", "/invocations")  # and what lies below them
 LONGEST_NAME = 200
 
 
@@ -57,6 +59,7 @@ def _checked(check: Check) -> Callable[[Request], Awaitable[None]]:
         body = await raw_request.json()  # FastAPI has parsed it, and validates this very object next
         state = raw_request.app.state
         request = check(body, state.orthrus_limits)
+        refuse_bad_message(request, "messages", "input")
         refuse_long_model_name(request.get("model"), state.openai_serving_models)
         body.clear()
         body.update(request)
@@ -78,6 +81,8 @@ def _generating(path: str) -> Callable[[Request], Awaitable[None]]:
             raise RequestError("Orthrus runs the number of replicas that it was started with", "body", 501)
         state = raw_request.app.state
         check_generation(body, state.orthrus_limits, path)
+        if path.startswith(OPENAI_CHATS):
+            refuse_bad_message(body, "messages")
         refuse_long_model_name(body.get("model"), state.openai_serving_models)
         raw_request.state.orthrus_output_field = structured_field(body)
 
